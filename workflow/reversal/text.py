@@ -1,0 +1,70 @@
+"""Tokens: training a tokenizer, and the token ranges of a row's subject and answer."""
+
+from typing import NamedTuple
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+EOS = "<eos>"
+
+
+class Example(NamedTuple):
+    """A row in tokens; `subject` and `answer` are half-open ranges into `ids`."""
+
+    ids: list
+    prompt: int  # tokens of the prompt
+    subject: tuple
+    answer: tuple
+
+
+def train_tokenizer(texts, size):
+    """A byte-level BPE of at most `size` ids, trained on `texts`; `<eos>` is id 0."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, clean_up_tokenization_spaces=False)
+
+
+def encode(tokenizer, row):
+    """The `Example` of a `facts.Row`: prompt and completion as one text, without an end token."""
+    text = row.prompt + row.completion
+    coded = tokenizer(text, return_offsets_mapping=True)
+    ids, offsets = coded["input_ids"], coded["offset_mapping"]
+    boundary = len(row.prompt)
+    answer = (boundary + row.answer[0], boundary + row.answer[1])
+    return Example(
+        ids=ids,
+        prompt=sum(1 for start, end in offsets if _first_letter(text, start, end) < boundary),
+        subject=token_range(text, offsets, row.subject),
+        answer=token_range(text, offsets, answer),
+    )
+
+
+def token_range(text, offsets, span):
+    """The half-open range of tokens that hold any letter of the characters `span`."""
+    touched = [
+        i for i, (start, end) in enumerate(offsets) if _first_letter(text, start, end) < span[1] and end > span[0]
+    ]
+    if not touched:
+        raise ValueError(f"no token of {text!r} lies in characters {span[0]}–{span[1]}")
+    return touched[0], touched[-1] + 1
+
+
+def _first_letter(text, start, end):
+    """Where a token's text begins, its leading spaces aside (a BPE token carries the space before its word)."""
+    while start < end - 1 and text[start].isspace():
+        start += 1
+    return start
+
+
+def prompt_ids(tokenizer, row):
+    """The tokens of a row's prompt alone."""
+    example = encode(tokenizer, row)
+    return example.ids[: example.prompt]
