@@ -1,8 +1,8 @@
 """One Llama network in two families: causal (autoregressive) or bidirectional (masked diffusion).
 
-A diffusion network is a `LlamaForCausalLM` whose configuration says `is_causal: false` and whose embedding and head have one
-row more than the tokenizer: the mask token is one id past the last real one. It is embedded but never predicted, so every
-prediction goes through `logits`, which leaves the head's last row out.
+A diffusion network is a `LlamaForCausalLM` whose configuration says `is_causal: false` and whose embedding and head
+have one row more than the tokenizer: the mask token is one id past the last real one. It is embedded but never
+predicted, so every prediction goes through `logits`, which leaves the head's last row out.
 """
 
 import hashlib
@@ -144,7 +144,7 @@ def parameter_count(net):
 
 
 def save(net, tokenizer, path):
-    """Write Hugging Face layout (config, safetensors, tokenizer) and checksums to the folder `path`, all or nothing."""
+    """Write Hugging Face layout (config, safetensors, tokenizer) with checksums to the folder `path`, or nothing."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
