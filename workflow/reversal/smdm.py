@@ -56,7 +56,7 @@ def load(weights, config, *, causal, device="cpu", dtype=torch.float32):
 
 
 def infer_shape(shapes, *, heads, causal, source):
-    """Vocabulary, width, depth, heads and MLP size from the tensors' shapes; any misfit is an error naming the tensor."""
+    """Vocabulary, width, depth, heads and MLP size from the tensors; a misfit is an error that names the tensor."""
     blocks = {int(found[1]) for name in shapes if (found := re.match(r"transformer\.h\.(\d+)\.", name))}
     layers = max(blocks, default=-1) + 1
     required = ("transformer.wte.weight", "lm_head.weight", "transformer.h.0.mlp.swiglu.w1.weight")
