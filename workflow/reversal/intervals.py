@@ -1,0 +1,112 @@
+"""Estimates with their uncertainty: intervals over facts, and corrections for many tests.
+
+A NaN is a measurement that was not made: it is left out.
+What cannot be known from the rest is NaN, never an error.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+
+class Interval(NamedTuple):
+    """An estimate and the ends of its interval: floats, or arrays of one shape."""
+
+    estimate: float | np.ndarray
+    low: float | np.ndarray
+    high: float | np.ndarray
+
+
+def wilson(correct, n, level=0.95):
+    """Wilson's score interval of the share `correct` / `n`, numbers or arrays; part marks may be summed.
+
+    scipy's `binomtest` gives the same numbers for one pair of whole numbers; tables need arrays and n = 0.
+    """
+    correct, n = np.broadcast_arrays(np.asarray(correct, float), np.asarray(n, float))
+    if np.any((correct < 0) | (correct > n)):
+        raise ValueError("wilson: the number correct lies between 0 and n")
+    z = stats.norm.ppf((1 + level) / 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = correct / n
+        middle = (correct + z**2 / 2) / (n + z**2)
+        reach = z / (n + z**2) * np.sqrt(n * share * (1 - share) + z**2 / 4)
+    return _interval(share, np.maximum(middle - reach, 0), np.minimum(middle + reach, 1))
+
+
+def mean(values, level=0.95):
+    """Student's interval of the mean over facts of `values` (facts, ...); one fact gives no ends."""
+    values = np.asarray(values, float)
+    known = ~np.isnan(values)
+    n = known.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        estimate = np.where(known, values, 0).sum(0) / n
+        variance = np.where(known, (values - estimate) ** 2, 0).sum(0) / (n - 1)
+        reach = stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(variance / n)
+    return _interval(estimate, estimate - reach, estimate + reach)
+
+
+def clustered(values, groups, *, draws, rng, level=0.95):
+    """Percentile bootstrap of the mean of `values` (rows, ...) that redraws whole `groups` (rows,).
+
+    Prompts about one fact rise and fall together, so the fact is drawn, not the prompt. One group says nothing
+    about the next: its ends are NaN. Where all values agree the ends meet; Wilson's interval is wider there.
+    """
+    values, groups = np.asarray(values, float), np.asarray(groups)
+    if len(values) != len(groups):
+        raise ValueError(f"clustered: {len(values)} values but {len(groups)} groups; each value has one")
+    cells = values.reshape(len(values), int(np.prod(values.shape[1:])))
+    known = ~np.isnan(cells)
+    names, member = np.unique(groups, return_inverse=True)
+    sums, counts = np.zeros((2, len(names), cells.shape[1]))
+    np.add.at(sums, member, np.where(known, cells, 0))
+    np.add.at(counts, member, known)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        estimate = sums.sum(0) / counts.sum(0)
+    ends = np.full((2, cells.shape[1]), np.nan)
+    several = (counts > 0).sum(0) > 1
+    if several.any():
+        times = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws).astype(float)
+        with np.errstate(invalid="ignore"):
+            redrawn = (times @ sums[:, several]) / (times @ counts[:, several])
+        ends[:, several] = np.nanquantile(redrawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return _interval(*(part.reshape(values.shape[1:]) for part in (estimate, *ends)))
+
+
+def paired(first, second, groups, *, draws, rng, level=0.95):
+    """Clustered bootstrap of the mean of `first` − `second`, measured on the same rows (rows, ...)."""
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    if first.shape != second.shape:
+        raise ValueError(f"paired: shapes {first.shape} and {second.shape} differ; pairs need the same rows")
+    return clustered(first - second, groups, draws=draws, rng=rng, level=level)
+
+
+def holm(p_values):
+    """Holm's adjusted p-values: they bound the chance of even one false finding in the family."""
+
+    def adjust(p):
+        order = np.argsort(p)
+        stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+        adjusted = np.empty(len(p))
+        adjusted[order] = np.minimum(stepped, 1)
+        return adjusted
+
+    return _where_tested(adjust, p_values)
+
+
+def benjamini_hochberg(p_values):
+    """Benjamini–Hochberg adjusted p-values: the expected share of false findings among the findings."""
+    return _where_tested(stats.false_discovery_control, p_values)
+
+
+def _where_tested(adjust, p_values):
+    """Adjust the p-values that exist; a NaN is no test, so it neither counts nor changes."""
+    p_values = np.asarray(p_values, float)
+    adjusted, tested = p_values.copy(), ~np.isnan(p_values)
+    if tested.any():
+        adjusted[tested] = adjust(p_values[tested])
+    return adjusted
+
+
+def _interval(*parts):
+    return Interval(*(float(part) if np.ndim(part) == 0 else np.asarray(part) for part in parts))
