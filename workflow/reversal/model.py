@@ -5,7 +5,6 @@ have one row more than the tokenizer: the mask token is one id past the last rea
 predicted, so every prediction goes through `logits`, which leaves the head's last row out.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -23,10 +22,13 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from .errors import UserError
+from .files import sha256
+
 CHECKSUMS = "checksums.json"
 
 
-class ModelError(ValueError):
+class ModelError(UserError):
     """A model file that cannot be used, told in one line."""
 
 
@@ -152,7 +154,7 @@ def save(net, tokenizer, path):
         net.save_pretrained(draft)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
-        sums = {file.name: _sha256(file) for file in sorted(draft.iterdir())}
+        sums = {file.name: sha256(file) for file in sorted(draft.iterdir())}
         (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
         draft.chmod(0o755)  # mkdtemp makes it private
         if path.exists():
@@ -181,6 +183,12 @@ def load(path, device=None, dtype=torch.float32):
     return _finish(net).to(device or default_device()), tokenizer
 
 
+def checksums(path):
+    """The hashes of a model folder's files, as one text that changes when any of them does."""
+    files = sorted(file for file in Path(path).iterdir() if file.suffix in (".json", ".safetensors"))
+    return json.dumps({file.name: sha256(file) for file in files if file.name != CHECKSUMS})
+
+
 def verify(path):
     """Compare the files of a model folder with its checksums, where it has any."""
     path = Path(path)
@@ -190,10 +198,5 @@ def verify(path):
         file = path / name
         if not file.is_file():
             raise ModelError(f"{file}: missing, though {CHECKSUMS} lists it")
-        if _sha256(file) != expected:
+        if sha256(file) != expected:
             raise ModelError(f"{file}: SHA-256 differs from {CHECKSUMS}; the file was changed or damaged")
-
-
-def _sha256(file):
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

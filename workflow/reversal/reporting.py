@@ -1,0 +1,82 @@
+"""How a job tells what it does: a bar in a terminal, plain lines in its log, one line for a user's mistake."""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from .errors import UserError
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Job:
+    """One running job: where its lines go and how many threads it may use."""
+
+    def __init__(self, log=None, threads=None):
+        self.log = Path(log) if log else None
+        self.threads = threads
+        if self.log:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.write_text("")
+
+    def say(self, line):
+        """Write one line to the log, and to the terminal where there is no log."""
+        if self.log:
+            with self.log.open("a", encoding="utf-8") as stream:
+                print(time.strftime("%H:%M:%S"), line, file=stream)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def progress(self, total, label, unit):
+        """A `Progress` over `total` units."""
+        return Progress(self, total, label, unit)
+
+
+class Progress:
+    """A bar in a terminal; otherwise a line every few seconds."""
+
+    def __init__(self, job, total, label, unit, start=0):
+        self.job, self.total, self.label, self.unit = job, total, label, unit
+        self.done, self.first, self.began, self.told = start, start, time.monotonic(), 0.0
+        self.bar = tqdm(total=total, initial=start, desc=label, unit=unit, disable=None, leave=False)
+
+    def advance(self, count=1, **facts):
+        """Count `count` units more, with facts to show beside them."""
+        self.done += count
+        self.bar.set_postfix(facts, refresh=False)
+        self.bar.update(count)
+        if time.monotonic() - self.told >= SECONDS_BETWEEN_LINES or self.done >= self.total:
+            self.told = time.monotonic()
+            shown = "".join(f", {name} {value}" for name, value in facts.items())
+            self.job.say(f"{self.label}: {self.done}/{self.total} {self.unit}, {self.rate():.1f} {self.unit}/s{shown}")
+
+    def rate(self):
+        """Units a second since the start."""
+        return (self.done - self.first) / max(time.monotonic() - self.began, 1e-9)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.bar.close()
+
+
+@contextlib.contextmanager
+def job(snakemake):
+    """Run a script's body: threads set, progress logged, a `UserError` told in one line instead of a traceback."""
+    running = Job(snakemake.log[0] if snakemake.log else None, snakemake.threads)
+    # Hugging Face libraries draw bars of their own around work of milliseconds.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(snakemake.threads)
+    if "transformers" in sys.modules:
+        sys.modules["transformers"].utils.logging.disable_progress_bar()
+    try:
+        yield running
+    except UserError as error:
+        running.say(f"error: {error}")
+        sys.exit(f"error: {error}")
