@@ -1,0 +1,210 @@
+"""Rows and facts on disk: what goes in comes back, what is bad is named by file and line."""
+
+import json
+import random
+import resource
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow.reversal import facts
+from workflow.reversal.facts import DataError, Fact, Row
+
+ROW = Row("p2d-00", 3, "Ask Ina Moor and", " she mends clocks.", (4, 12), (1, 17))
+FACT = Fact("p2d-00", "p2d", "Ina Moor", "the mender of clocks", ("mends clocks",), ("the mender of clocks",))
+
+
+def record(**changes):
+    return vars(ROW) | changes
+
+
+def written(path, *records):
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return path
+
+
+def without(field):
+    return {name: value for name, value in vars(ROW).items() if name != field}
+
+
+text = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
+
+
+def spans(whole):
+    return st.lists(st.integers(0, len(whole)), min_size=2, max_size=2, unique=True).map(sorted).map(tuple)
+
+
+@st.composite
+def rows(draw):
+    prompt, completion = draw(text), " " + draw(text)
+    subject, answer = draw(spans(prompt)), draw(spans(completion))
+    return Row(draw(text), draw(st.integers(0, 99)), prompt, completion, subject, answer)
+
+
+@given(st.lists(rows(), min_size=1, unique_by=lambda row: row.prompt))
+def test_rows_written_are_the_rows_read(tmp_path_factory, some):
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    facts.write(some, path)
+    assert facts.read(path) == some
+
+
+def test_facts_written_are_the_facts_read(tmp_path):
+    facts.write_facts([FACT, replace(FACT, id="p2d-01")], tmp_path / "new" / "facts.jsonl")
+    assert facts.read_facts(tmp_path / "new" / "facts.jsonl") == [FACT, replace(FACT, id="p2d-01")]
+
+
+def test_the_spans_cut_out_subject_and_answer():
+    assert (ROW.subject_text, ROW.answer_text) == ("Ina Moor", "she mends clocks")
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1, 2]", "not a JSON object"),
+        (without("answer"), "field answer is missing"),
+        (record(note="x"), "field 'note' is unknown"),
+        (record(prompt=""), "prompt is empty; every row needs text to ask with"),
+        (record(prompt=" \n"), "prompt is empty"),
+        (record(prompt=7), "prompt is 7; it is text"),
+        (record(prompt="\ud800"), "surrogates not allowed"),
+        (record(fact=None), "fact is None"),
+        (record(completion=""), "completion is empty"),
+        (record(completion="she mends clocks."), "it starts with a space"),
+        (record(template=-1), "template is -1"),
+        (record(template=True), "template is True"),
+        (record(template=1.0), "template is 1.0"),
+        (record(subject=[4]), "subject is (4,)"),
+        (record(subject=[4, "12"]), "subject is (4, '12')"),
+        (record(subject="4, 12"), "subject is '4, 12'"),
+        (record(subject=[4, 17]), "subject is [4, 17]; it lies within the 16 characters of the prompt"),
+        (record(subject=[4, 4]), "subject is [4, 4]"),
+        (record(subject=[-2, 4]), "subject is [-2, 4]"),
+        (record(answer=[0, 99]), "answer is [0, 99]; it lies within the 18 characters of the completion"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_line_and_reason(tmp_path, bad, reason):
+    path = written(tmp_path / "rows.jsonl", record())
+    path.write_text(path.read_text() + (bad if isinstance(bad, str) else json.dumps(bad)) + "\n" + json.dumps(record()))
+    with pytest.raises(DataError) as caught:
+        facts.read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}:2: ") and reason in message and "\n" not in message
+
+
+def test_text_that_is_not_utf8_is_named_by_file_and_line(tmp_path):
+    path = written(tmp_path / "rows.jsonl", record())
+    path.write_bytes(path.read_bytes() + b'{"prompt": "caf\xe9"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: not UTF-8 at byte 15"):
+        facts.read(path)
+
+
+def test_a_prompt_has_one_answer(tmp_path):
+    again = written(tmp_path / "again.jsonl", record(), record())
+    assert facts.read(again) == [ROW, ROW]
+    other = written(
+        tmp_path / "other.jsonl", record(), record(prompt="Ask Ina Moor"), record(completion=" she sings in choirs")
+    )
+    with pytest.raises(DataError, match=r"other\.jsonl:3: the prompt of line 1 with another answer"):
+        facts.read(other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"group": "d2d"}, "group is 'd2d'; it is one of p2d, d2p, both"),
+        ({"name": ""}, "name is empty"),
+        ({"trained_as": "mends clocks"}, "trained_as is 'mends clocks'; it is a list of texts"),
+        ({"tested_as": ["mends clocks", 3]}, "tested_as[1] is 3"),
+        ({}, "id 'p2d-00' is that of line 1; ids are unique"),
+    ],
+)
+def test_a_bad_fact_is_named_by_file_line_and_reason(tmp_path, changes, reason):
+    path = written(tmp_path / "facts.jsonl", vars(FACT), vars(FACT) | changes)
+    with pytest.raises(DataError) as caught:
+        facts.read_facts(path)
+    assert str(caught.value).startswith(f"{path}:2: {reason}")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jsonl: No such file"):
+        facts.read(tmp_path / "none.jsonl")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    def broken():
+        yield ROW
+        raise KeyboardInterrupt
+
+    facts.write([ROW], tmp_path / "rows.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        facts.write(broken(), tmp_path / "rows.jsonl")
+    assert facts.read(tmp_path / "rows.jsonl") == [ROW]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
+    facts.write([ROW], tmp_path / "rows.jsonl")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(OSError):
+            facts.write([ROW] * 1000, tmp_path / "rows.jsonl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert facts.read(tmp_path / "rows.jsonl") == [ROW]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_the_question_direction_follows_what_is_asked():
+    directions = {name: split.direction for name, split in facts.SPLITS.items()}
+    assert [name for name, direction in directions.items() if direction == "p2d"] == [
+        "d2p_reverse",
+        "p2d_same",
+        "both_p2d",
+    ]
+    for split in facts.SPLITS.values():
+        assert split.trained == (
+            "both" if split.group == "both" else "same" if split.group == split.direction else "reverse"
+        )
+
+
+def questions(people, templates):
+    return [
+        Row(
+            f"p2d-{i:02}",
+            j,
+            f"{j}: who is person {i}?",
+            f" answer {i} to {j}.",
+            (3, 6),
+            (1, len(f" answer {i} to {j}")),
+        )
+        for i in range(people)
+        for j in range(templates)
+    ]
+
+
+@given(st.integers(2, 12), st.integers(1, 4), st.integers())
+def test_every_randomized_answer_is_that_of_another_fact_to_the_same_template(people, templates, seed):
+    asked = questions(people, templates)
+    wrong = facts.randomized(asked, rng=random.Random(seed))
+    assert [replace(w, completion=r.completion, answer=r.answer) for w, r in zip(wrong, asked, strict=True)] == asked
+    assert all(w.completion != r.completion for w, r in zip(wrong, asked, strict=True))
+    for template in range(templates):
+        given_out = sorted(row.answer_text for row in wrong if row.template == template)
+        assert given_out == sorted(row.answer_text for row in asked if row.template == template)
+
+
+def test_randomized_answers_depend_on_the_seed_alone():
+    asked = questions(10, 2)
+    first, again, other = (facts.randomized(asked, rng=random.Random(seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_one_fact_has_no_wrong_answer():
+    with pytest.raises(ValueError, match="template 0 has one fact"):
+        facts.randomized(questions(1, 1), rng=random.Random(0))
