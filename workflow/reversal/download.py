@@ -8,10 +8,11 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from workflow.reversal.files import atomic, sha256
+from .errors import UserError
+from .files import atomic, sha256
 
 
-class DownloadError(RuntimeError):
+class DownloadError(UserError):
     """A file that could not be had; the message is one line with its address and the reason."""
 
 

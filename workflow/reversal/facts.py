@@ -6,12 +6,13 @@ import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow.reversal.files import atomic
+from .errors import UserError
+from .files import atomic
 
 GROUPS = ("p2d", "d2p", "both")  # trained person to description, description to person, or in both directions
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Data that can not be used; the message is one line with file, line number and reason."""
 
 

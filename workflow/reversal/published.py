@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from workflow.reversal import facts
-from workflow.reversal.download import fetch
-from workflow.reversal.facts import GROUPS, RANDOMIZED, SPLITS, DataError, Fact, Row
-from workflow.reversal.files import sha256
+from . import facts
+from .download import fetch
+from .facts import GROUPS, RANDOMIZED, SPLITS, DataError, Fact, Row
+from .files import sha256
 
 COMMIT = "6af5f418755d528304e406361e86477637d21c84"
 BASE_URL = f"https://raw.githubusercontent.com/lukasberglund/reversal_curse/{COMMIT}/data/reverse_experiments"
