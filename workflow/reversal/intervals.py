@@ -49,7 +49,7 @@ def mean(values, level=0.95):
 def clustered(values, groups, *, draws, rng, level=0.95):
     """Percentile bootstrap of the mean of `values` (rows, ...) that redraws whole `groups` (rows,).
 
-    Prompts about one fact rise and fall together, so the fact is drawn, not the prompt. One group says nothing
+    Prompts about one fact rise and fall together, so facts are drawn, not prompts. One group says nothing
     about the next: its ends are NaN. Where all values agree the ends meet; Wilson's interval is wider there.
     """
     values, groups = np.asarray(values, float), np.asarray(groups)

@@ -1,0 +1,403 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import linalg, spatial, stats
+
+from workflow.reversal import symmetry
+
+SIMILARITIES = [symmetry.linear_cka, symmetry.debiased_cka, symmetry.rsa]
+NAME = "name: key forward × value reverse"
+VALUES = "values: forward × reverse"
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def planted(strength, rng, n=30, mlp=40, width=20):
+    """Four sets of vectors that are `strength` parts shared and one part noise: at 0, four unrelated memories."""
+    concept = rng.standard_normal((n, 6))
+
+    def seen(dimensions):
+        shared = concept @ rng.standard_normal((6, dimensions)) / 6**0.5
+        return strength * shared + rng.standard_normal((n, dimensions))
+
+    down = rng.standard_normal((2, width, mlp)) / mlp**0.5
+    return {
+        "key_forward": seen(mlp),
+        "value_forward": seen(width),
+        "key_reverse": seen(mlp),
+        "value_reverse": seen(width),
+        "down_forward": down[0],
+        "down_reverse": down[1],
+    }
+
+
+def rotation(dimensions, rng):
+    return np.linalg.qr(rng.standard_normal((dimensions, dimensions)))[0]
+
+
+def compare(arrays, rng, **options):
+    settings = {"components": 5, "permutations": 19, "draws": 20} | options
+    table = symmetry.compare_all(arrays, rng=rng, **settings)
+    return table.set_index(["comparison", "statistic"])
+
+
+def ranks(first, second, rng, components=6):
+    """Partner ranks (n, 2) and the folds they were found with."""
+    fold = symmetry.assign_folds(np.zeros(len(first)), 5, rng)
+    located = symmetry.locate({"first": first, "second": second}, fold, components)
+    return symmetry.partner_ranks(located["first"], located["second"], fold), fold
+
+
+# Closed cases
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_a_space_is_wholly_similar_to_itself_rotated_scaled_and_moved(similarity, rng):
+    first = rng.standard_normal((30, 12))
+    assert similarity(first, first) == pytest.approx(1)
+    assert similarity(first, 7 * first @ rotation(12, rng) + 3) == pytest.approx(1)
+
+
+def test_held_out_facts_are_found_after_any_rotation_scaling_and_move(rng):
+    first = rng.standard_normal((30, 6))
+    found, _ = ranks(first, 7 * first @ rotation(6, rng) + 3, rng)
+    assert (found == 1).all()
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_similarity_does_not_depend_on_which_comes_first(similarity, rng):
+    first, second = rng.standard_normal((20, 9)), rng.standard_normal((20, 4))
+    assert similarity(first, second) == pytest.approx(similarity(second, first))
+
+
+def test_linear_cka_is_the_alignment_of_cross_covariances(rng):
+    first, second = rng.standard_normal((25, 8)), rng.standard_normal((25, 3))
+    first, second = first - first.mean(0), second - second.mean(0)
+    expected = np.linalg.norm(first.T @ second) ** 2 / (
+        np.linalg.norm(first.T @ first) * np.linalg.norm(second.T @ second)
+    )
+    assert symmetry.linear_cka(first, second) == pytest.approx(expected)
+
+
+def test_rsa_is_scipys_spearman_of_scipys_distances(rng):
+    first, second = rng.standard_normal((25, 8)), rng.standard_normal((25, 3))
+    expected = stats.spearmanr(spatial.distance.pdist(first), spatial.distance.pdist(second)).statistic
+    assert symmetry.rsa(first, second) == pytest.approx(expected)
+
+
+def test_debiased_cka_is_the_ratio_of_unbiased_dependences(rng):
+    def dependence(one, other):
+        n = len(one)
+        one, other = one - np.diag(np.diag(one)), other - np.diag(np.diag(other))
+        total = one.sum() * other.sum() / ((n - 1) * (n - 2))
+        return np.trace(one @ other) + total - 2 / (n - 2) * (one @ other).sum()
+
+    first, second = rng.standard_normal((15, 8)), rng.standard_normal((15, 3)) + 2
+    one, other = first @ first.T, second @ second.T
+    expected = dependence(one, other) / np.sqrt(dependence(one, one) * dependence(other, other))
+    assert symmetry.debiased_cka(first, second) == pytest.approx(expected)
+
+
+def test_with_few_facts_plain_cka_sees_similarity_in_noise_and_debiased_cka_does_not(rng):
+    pairs = [(rng.standard_normal((20, 200)), rng.standard_normal((20, 200))) for _ in range(30)]
+    assert np.mean([symmetry.linear_cka(*pair) for pair in pairs]) > 0.8
+    assert np.mean([symmetry.debiased_cka(*pair) for pair in pairs]) == pytest.approx(0, abs=0.05)
+
+
+def test_subspaces_overlap_wholly_with_themselves_and_not_with_their_complement(rng):
+    basis = rotation(10, rng)
+    first = rng.standard_normal((30, 3)) @ basis[:3]
+    assert symmetry.subspace_overlap(first, rng.standard_normal((30, 3)) @ basis[:3], 3) == pytest.approx(1)
+    assert symmetry.subspace_overlap(first, rng.standard_normal((30, 3)) @ basis[3:6], 3) == pytest.approx(0, abs=1e-6)
+    assert np.isnan(symmetry.subspace_overlap(first, rng.standard_normal((30, 10)), 4))
+
+
+def test_the_chance_of_overlap_is_that_of_random_subspaces(rng):
+    bases = np.linalg.qr(rng.standard_normal((2, 2000, 20, 4)))[0]
+    naive = np.linalg.svd(bases[0].swapaxes(1, 2) @ bases[1], compute_uv=False).mean(-1)
+    assert stats.ks_2samp(naive, symmetry.overlaps_by_chance(20, 4, 2000, rng)).pvalue > 0.01
+
+
+# What is there is found, what is not is not
+
+
+def test_unrelated_memories_are_called_symmetric_no_more_often_than_the_level_says():
+    seeds = 120
+    tables = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        tables.append(compare(planted(0, rng, n=12, mlp=14, width=10), rng, draws=2, components=3).reset_index())
+    p = pd.concat(tables).set_index(["comparison", "statistic"]).p_value
+    most = stats.binom.ppf(0.9999, seeds, 0.1)
+    for pair in symmetry.COMPARISONS:
+        for statistic in symmetry.STATISTICS[:5]:
+            assert (p[pair, statistic] <= 0.1).sum() <= most, (pair, statistic)
+    # Projected keys have the directions of their down-projection in common, so only these overlaps are by chance.
+    for pair in ("keys: forward × reverse", VALUES):
+        assert (p[pair, "subspace_overlap"] <= 0.1).sum() <= most, pair
+    # Continuous statistics have uniform p-values; the discrete ones are only bounded.
+    for statistic in ("linear_cka", "debiased_cka", "rsa"):
+        assert stats.kstest(p[VALUES, statistic], "uniform").pvalue > 1e-3, statistic
+
+
+def test_a_shared_representation_is_found_and_grows_with_what_is_shared():
+    def averaged(strength):
+        generators = map(np.random.default_rng, range(6))
+        tables = [compare(planted(strength, rng), rng, permutations=99, components=6) for rng in generators]
+        return sum(tables) / len(tables)
+
+    none, some, most = (averaged(strength) for strength in (0, 1, 6))
+    for pair in symmetry.COMPARISONS:
+        for statistic in ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1"):
+            at = (pair, statistic)
+            assert none.value[at] < some.value[at] < most.value[at], at
+            assert most.p_value[at] < 0.02 < none.p_value[at], at
+        assert none.value[pair, "mean_rank"] > some.value[pair, "mean_rank"] > most.value[pair, "mean_rank"]
+    assert most.value[VALUES, "retrieval_at_1"] > 0.9
+
+
+def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
+    """Two kinds of facts that lie apart in every space, and nothing else in common."""
+    groups = np.repeat(["p2d", "d2p"], 10)
+    found = {"free": 0, "grouped": 0}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        arrays = planted(0, rng, n=20, mlp=12, width=8)
+        for name in list(arrays)[:4]:
+            arrays[name][:10] += 2
+        for kind, given in (("free", None), ("grouped", groups)):
+            found[kind] += compare(arrays, rng, groups=given, components=3).p_value[VALUES, "rsa"] <= 0.05
+    assert found["free"] >= 18
+    assert found["grouped"] <= 5
+
+
+def test_intervals_cover_what_the_statistic_is_on_average():
+    statistics = ["linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank", "subspace_overlap"]
+    rng = np.random.default_rng(5)
+    loadings = [rng.standard_normal((6, 12)) for _ in range(2)]
+    down = np.eye(12)
+    tables = []
+    for _ in range(60):
+        concept = rng.standard_normal((24, 6))
+        first, second = (concept @ loading + 2 * rng.standard_normal((24, 12)) for loading in loadings)
+        arrays = {"key_forward": first, "value_forward": first, "key_reverse": second, "value_reverse": second}
+        tables.append(compare(arrays | {"down_forward": down, "down_reverse": down}, rng, permutations=1, draws=60))
+    for statistic in statistics:
+        rows = pd.DataFrame([table.loc[(VALUES, statistic)] for table in tables])
+        assert ((rows.ci_low <= rows.value) & (rows.value <= rows.ci_high)).all()
+        covered = (rows.ci_low <= rows.value.mean()) & (rows.value.mean() <= rows.ci_high)
+        assert covered.mean() > 0.8, statistic
+
+
+# Fast paths and held-out facts
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_the_fast_null_equals_comparing_anew_for_each_permutation(similarity, rng):
+    shape = {"linear_cka": symmetry._centred, "debiased_cka": symmetry._debiased, "rsa": symmetry._ranked}
+    first, second = rng.standard_normal((13, 6)), rng.standard_normal((13, 9))
+    orders = symmetry.permute(np.zeros(13), 150, rng)
+    shapes = [shape[similarity.__name__](symmetry._gram(space)) for space in (first, second)]
+    naive = [similarity(first, second[order]) for order in orders]
+    assert symmetry.inner_permuted(*shapes, orders) == pytest.approx(naive)
+
+
+def test_the_fast_retrieval_null_equals_fitting_anew_for_each_permutation(rng):
+    first, second = rng.standard_normal((2, 17, 9))
+    fold = symmetry.assign_folds(np.zeros(17), 4, rng)
+    orders = symmetry.permute(fold, 20, rng)
+    located = symmetry.locate({"first": first, "second": second}, fold, 4)
+    fast = symmetry.partner_ranks(located["first"], located["second"], fold, orders)
+    for order, found in zip(orders, fast, strict=True):
+        anew = symmetry.locate({"first": first, "second": second[order]}, fold, 4)
+        assert (symmetry.partner_ranks(anew["first"], anew["second"], fold) == found).all()
+
+
+def test_partner_ranks_follow_from_scipys_procrustes(rng):
+    first = rng.standard_normal((15, 5))
+    second = first @ rotation(5, rng) + 0.7 * rng.standard_normal((15, 5))
+    fold = symmetry.assign_folds(np.zeros(15), 3, rng)
+    located = symmetry.locate({"first": first, "second": second}, fold, 4)
+    found = symmetry.partner_ranks(located["first"], located["second"], fold)
+    for held in range(3):
+        one, other, inside = located["first"][held], located["second"][held], fold == held
+        turn, _ = linalg.orthogonal_procrustes(one[~inside], other[~inside])
+        away = spatial.distance.cdist(one[inside] @ turn, other[inside], "cosine")
+        assert (found[inside, 0] == np.diag(stats.rankdata(away, axis=1))).all()
+        assert (found[inside, 1] == np.diag(stats.rankdata(away, axis=0))).all()
+
+
+def test_overlaps_of_halves_equal_those_computed_one_by_one(rng):
+    first, second = rng.standard_normal((2, 16, 10))
+    halves = np.argsort(rng.random((6, 16)), axis=1)[:, :8]
+    bases = [symmetry.half_bases(space, halves, 3) for space in (first, second)]
+    naive = [symmetry.subspace_overlap(first[half], second[half], 3) for half in halves]
+    assert symmetry.overlaps_of_halves(first, second, halves, *bases) == pytest.approx(naive)
+
+
+def test_held_out_facts_never_influence_what_is_fitted(rng):
+    first, second = rng.standard_normal((2, 20, 8))
+    fold = symmetry.assign_folds(np.zeros(20), 4, rng)
+    poison = np.flatnonzero(fold == 2)[0]
+    poisoned = second.copy()
+    poisoned[poison] = 1e6
+    clean, changed = (symmetry.locate({"first": first, "second": space}, fold, 4) for space in (second, poisoned))
+    others = np.arange(20) != poison
+    assert (clean["second"][2, others] == changed["second"][2, others]).all()
+    assert not np.allclose(clean["second"][0, others], changed["second"][0, others])
+    # One candidate moves and the fit does not, so every other candidate is passed by at most that one.
+    before, after = (symmetry.partner_ranks(one["first"], one["second"], fold) for one in (clean, changed))
+    mates = (fold == 2) & others
+    assert (np.abs(before[mates, 0] - after[mates, 0]) <= 1).all()
+    assert (before[mates, 1] == after[mates, 1]).all()
+
+
+def test_permutations_stay_within_groups_and_reach_every_place(rng):
+    groups = np.array(["b", "a", "b", "a", "b", "c"])
+    orders = symmetry.permute(groups, 200, rng)
+    assert (groups[orders] == groups).all()
+    assert (np.sort(orders, axis=1) == np.arange(6)).all()
+    assert {tuple(order[[0, 2, 4]]) for order in orders} == {
+        (0, 2, 4), (0, 4, 2), (2, 0, 4), (2, 4, 0), (4, 0, 2), (4, 2, 0)
+    }  # fmt: skip
+
+
+def test_folds_share_out_each_group_and_hold_two_candidates_or_more(rng):
+    groups = np.repeat([0, 1, 2], 10)
+    fold = symmetry.assign_folds(groups, 5, rng)
+    assert (np.histogram2d(groups, fold, bins=(3, 5))[0] == 2).all()
+    assert np.bincount(symmetry.assign_folds(np.zeros(9), 8, rng)).min() == 2
+
+
+# The tables
+
+
+def test_the_table_has_a_row_for_each_statistic_and_the_same_seed_gives_it_again(rng):
+    arrays = planted(1, rng, n=12)
+    table = symmetry.compare_all(arrays, components=3, permutations=9, draws=9, rng=np.random.default_rng(1))
+    again = symmetry.compare_all(arrays, components=3, permutations=9, draws=9, rng=np.random.default_rng(1))
+    pd.testing.assert_frame_equal(table, again)
+    assert list(table) == ["comparison", "statistic", "value", "ci_low", "ci_high", "null_mean", "p_value", "n"]
+    assert not table.duplicated(["comparison", "statistic"]).any()
+    assert table.notna().all(axis=None) and (table.n == 12).all()
+    assert (table.groupby("comparison").size() == 5).sum() == 2  # a key and a value make no angle
+    assert table.p_value.between(0.1, 1).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_too_few_facts_give_a_full_table_of_nothing(n, rng):
+    arrays = planted(0, rng, n=n)
+    table = symmetry.compare_all(arrays, components=3, permutations=9, draws=9, rng=rng)
+    assert len(table) == 52 and table.p_value.isna().all() and (table.n == n).all()
+    assert symmetry.retrieval_curve(arrays, components=3, rng=rng).empty
+    assert symmetry.correct(table).p_adjusted.isna().all()
+    assert len(symmetry.pca_pairs(arrays)) == (10 * n if n > 1 else 0)
+    assert symmetry.spectra(arrays).empty == (n < 2)
+
+
+def test_the_fewest_facts_that_are_compared_give_numbers(rng):
+    assert compare(planted(1, rng, n=8), rng).notna().all(axis=None)
+
+
+def test_values_that_are_all_alike_are_no_evidence(rng):
+    arrays = planted(1, rng)
+    arrays["value_reverse"][:] = 1
+    table = compare(arrays, rng)
+    assert table.loc[(VALUES, ["linear_cka", "debiased_cka", "rsa", "subspace_overlap"]), "p_value"].isna().all()
+    assert table.value[VALUES, "retrieval_at_1"] == 0
+    assert table.value[VALUES, "mean_rank"] == pytest.approx(3.5)
+    assert table.p_value[VALUES, "mean_rank"] == 1
+
+
+def test_holm_counts_every_test_of_one_model_and_no_reference():
+    pairs = [*symmetry.COMPARISONS][:2] + [*symmetry.REFERENCES][:1]
+    rows = [(model, layer, pair, 0.01) for model in ("ar", "mdm") for layer in (0, 1) for pair in pairs]
+    table = symmetry.correct(pd.DataFrame(rows, columns=["model", "layer", "comparison", "p_value"]))
+    reference = table.comparison == pairs[2]
+    assert table.p_adjusted[reference].isna().all()
+    assert table.p_adjusted[~reference].to_numpy() == pytest.approx(0.04)
+    alone = symmetry.correct(table, family=("model", "layer"))
+    assert alone.p_adjusted[~reference].to_numpy() == pytest.approx(0.02)
+
+
+def test_the_retrieval_curve_starts_at_retrieval_at_1_and_ends_at_one(rng):
+    arrays = planted(2, rng, n=17)
+    table = compare(arrays, np.random.default_rng(4))
+    curve = symmetry.retrieval_curve(arrays, components=5, rng=np.random.default_rng(4))
+    for pair, part in curve.groupby("comparison"):
+        assert part.value.iloc[0] == table.value[pair, "retrieval_at_1"]
+        assert part.value.is_monotonic_increasing and part.value.iloc[-1] == part.chance.iloc[-1] == 1
+        assert part.k.tolist() == [1, 2, 3, 4]  # 17 facts in 5 folds: 4, 4, 3, 3, 3
+        assert part.chance.iloc[0] == pytest.approx(5 / 17)
+
+
+def test_unrelated_memories_follow_the_chance_curve():
+    curves = [
+        symmetry.retrieval_curve(planted(0, generator), components=5, rng=generator)
+        for generator in map(np.random.default_rng, range(20))
+    ]
+    mean = pd.concat(curves).groupby("k")[["value", "chance"]].mean()
+    assert mean.value.to_numpy() == pytest.approx(mean.chance.to_numpy(), abs=0.03)
+
+
+def test_effective_rank_counts_equal_directions(rng):
+    arrays = planted(0, rng, n=30)
+    arrays["value_forward"] = np.tile(np.eye(20)[:5] - np.eye(20)[5:10], (6, 1))
+    arrays["value_forward"][::2] *= -1
+    table = symmetry.spectra(arrays).set_index("space")
+    assert table.effective_rank["value forward"].iloc[0] == pytest.approx(5)
+    assert table.share["value forward"].to_numpy()[:5] == pytest.approx(0.2)
+    assert table.groupby("space").cumulative.last().to_numpy() == pytest.approx(1)
+    assert len(table.loc["key forward"]) == 29 and len(table.loc["projected key forward"]) == 20
+
+
+def test_paired_points_coincide_where_the_memories_are_the_same_but_for_offset_and_size(rng):
+    arrays = planted(0, rng)
+    arrays["value_reverse"] = 5 * arrays["value_forward"] + 2
+    points = symmetry.pca_pairs(arrays).set_index(["comparison", "side", "fact"]).sort_index()
+    first, second = (points.loc[(VALUES, side), ["x", "y"]] for side in symmetry.COMPARISONS[VALUES])
+    assert np.allclose(first, second)
+    assert set(points.space[VALUES]) == {"model"}
+    assert set(points.space["keys: forward × reverse"]) == {"MLP"}
+    assert NAME not in points.index.get_level_values("comparison")
+    assert (points.x_share >= points.y_share).all()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("value_reverse", np.ones((29, 20)), r"value_reverse has shape \(29, 20\); the other arrays need \(30, 20\)"),
+        ("key_reverse", np.ones((30, 41)), r"key_reverse has shape \(30, 41\); the other arrays need \(30, 40\)"),
+        ("down_forward", np.ones((40, 20)), r"down_forward has shape \(40, 20\); the other arrays need \(20, 40\)"),
+        ("key_forward", np.ones(30), r"key_forward has shape \(30,\); arrays have two dimensions"),
+    ],
+)
+@pytest.mark.parametrize("function", [compare, lambda arrays, rng: symmetry.spectra(arrays)])
+def test_wrong_shapes_are_refused_in_one_line(name, array, message, function, rng):
+    with pytest.raises(ValueError, match=message) as refusal:
+        function(planted(0, rng) | {name: array}, rng)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_fact_without_a_number_is_refused_by_its_index(rng):
+    arrays = planted(0, rng)
+    arrays["value_reverse"][7, 3] = np.nan
+    with pytest.raises(ValueError, match="value_reverse is not finite at fact 7"):
+        compare(arrays, rng)
+
+
+def test_what_is_missing_or_does_not_fit_is_said(rng):
+    arrays = planted(0, rng)
+    with pytest.raises(ValueError, match="29 groups for 30 facts"):
+        compare(arrays, rng, groups=["p2d"] * 29)
+    with pytest.raises(ValueError, match="folds is 1"):
+        compare(arrays, rng, folds=1)
+    del arrays["down_reverse"]
+    with pytest.raises(ValueError, match="arrays lack down_reverse"):
+        compare(arrays, rng)
