@@ -1,0 +1,109 @@
+"""Denoising speed: our batched sampler against one prompt at a time, with the same tokens out.
+
+    python -m benchmarks.sampling                                  4 layers × 128 on the CPU
+    python -m benchmarks.sampling --device cuda --size 1028m       the shape of SMDM-1028M, random weights
+
+`one_at_a_time` is also what the tests hold the sampler to.
+"""
+
+import argparse
+import time
+
+import torch
+
+from workflow.reversal import batches, diffusion, model
+
+SIZES = {
+    "default": {"shape": {"vocab": 2000, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "canvas": 25, "steps": 16},
+    "1028m": {
+        "shape": {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168},
+        "canvas": 52,
+        "steps": 32,
+    },
+}
+
+
+@torch.no_grad()
+def one_at_a_time(net, prompt, *, canvas, steps, guidance):
+    """The canvas of one prompt, as SMDM's evaluation finds it: every step run, all logits taken, batch of one."""
+    mask = model.mask_id(net)
+    x = torch.full((1, canvas), mask, device=net.device)
+    x[0, : len(prompt)] = torch.tensor(prompt)
+    t = torch.linspace(1, 1e-5, steps + 1)
+    for i in range(steps):
+        masked = x == mask
+        if guidance:
+            unconditional = x.clone()
+            unconditional[:, : len(prompt)] = mask
+            both = model.logits(net, model.hidden(net, torch.cat([x, unconditional])))
+            given, free = both.float().chunk(2)
+            logits = (free + (1 + guidance) * (given - free))[masked]
+        else:
+            logits = model.logits(net, model.hidden(net, x)).float()[masked]
+        confidence, token = logits.double().softmax(-1).max(-1)
+        left = int(masked.sum())
+        count = left if i == steps - 1 else int(left * (1 - t[i + 1] / t[i]))
+        chosen = confidence.topk(count).indices
+        x[0, masked[0].nonzero()[chosen, 0]] = token[chosen]
+    return x[0].tolist()
+
+
+def random_prompts(number, *, vocab, longest, generator):
+    """Prompts of random tokens, between half of `longest` and all of it."""
+    lengths = torch.randint(longest // 2, longest + 1, (number,), generator=generator).tolist()
+    return [torch.randint(vocab, (length,), generator=generator).tolist() for length in lengths]
+
+
+def seconds(call):
+    """How long `call` takes, and what it returns."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--size", choices=SIZES, default="default")
+    parser.add_argument("--prompts", type=int, default=300)
+    parser.add_argument("--alone", type=int, default=20, help="prompts that the slow loop gets")
+    parser.add_argument("--guidance", type=float, default=0.8)
+    parser.add_argument("--precision", choices=batches.PRECISIONS, default="float32")
+    parser.add_argument("--batch-size", type=int, nargs="*", default=[None])
+    options = parser.parse_args()
+    size = SIZES[options.size]
+    device = torch.device(options.device)
+    net = model.new(causal=False, seed=0, **size["shape"]).to(device)
+    generator = torch.Generator().manual_seed(0)
+    prompts = random_prompts(
+        options.prompts, vocab=size["shape"]["vocab"], longest=size["canvas"] * 3 // 5, generator=generator
+    )
+    settings = {"canvas": size["canvas"], "steps": size["steps"], "guidance": options.guidance}
+
+    def alone():
+        with batches.autocast(device, options.precision):
+            return [one_at_a_time(net, prompt, **settings) for prompt in prompts[: options.alone]]
+
+    def together(batch_size):
+        return diffusion.denoise(net, prompts, **settings, batch_size=batch_size, precision=options.precision)
+
+    one_at_a_time(net, prompts[0], **settings)  # warm up
+    taken, expected = seconds(alone)
+    slow = options.alone / taken
+    print(f"{options.size} on {device}, {options.precision}, {size['steps']} steps, guidance {options.guidance}")
+    print(f"{'sampler':<24}{'prompts/s':>10}{'ratio':>8}{'same canvases':>16}")
+    print(f"{'one at a time':<24}{slow:>10.1f}{1:>8.1f}{'':>16}")
+    for batch_size in options.batch_size:
+        taken, found = seconds(lambda size=batch_size: together(size))
+        same = sum(a == b for a, b in zip(found.canvas.tolist(), expected, strict=False))
+        name = f"batches of {batch_size or batches.SIZES[device.type]}"
+        speed = len(prompts) / taken
+        print(f"{name:<24}{speed:>10.1f}{speed / slow:>8.1f}{f'{same} of {len(expected)}':>16}")
+
+
+if __name__ == "__main__":
+    main()

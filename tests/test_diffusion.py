@@ -1,0 +1,346 @@
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.sampling import one_at_a_time
+from workflow.reversal import diffusion, model, smdm
+from workflow.reversal.diffusion import denoise, log_likelihood
+
+GOLDEN = Path(__file__).parent / "golden" / "smdm"
+VOCAB, CANVAS = 30, 13
+VARIANTS = {
+    "greedy": {},
+    "guided": {"guidance": 0.8},
+    "random": {"order": "random"},
+    "ancestral": {"order": "random", "temperature": 1.0},
+    "warm": {"temperature": 0.7, "guidance": 0.5},
+    "cosine": {"schedule": "cosine"},
+    "geometric": {"schedule": "geometric"},
+    "blocks": {"block": 4},
+    "random blocks": {"block": 4, "order": "random"},
+    "remasking": {"remasking": "low_confidence"},
+    "remasking blocks": {"remasking": "low_confidence", "block": 5, "guidance": 0.8},
+}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def net():
+    tiny = model.new(causal=False, vocab=VOCAB, width=16, layers=2, heads=2, mlp=32, context=64, seed=0)
+    with torch.no_grad():
+        for weight in tiny.parameters():
+            if weight.dim() > 1:
+                weight.mul_(12)  # far from uniform, so that no prediction hangs on rounding
+    return tiny
+
+
+def prompts_of(lengths, seed=0):
+    generator = seeded(seed)
+    return [torch.randint(VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
+PROMPTS = prompts_of([3, 7, 5, 5, 9, 4, 12])
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a[:2] + a[3:4], b[:2] + b[3:4], strict=True))
+
+
+def test_every_canvas_of_the_reference_sampler_is_matched():
+    reference = smdm.load(GOLDEN / "mdm.safetensors", json.loads((GOLDEN / "config.json").read_text()), causal=False)
+    cases = json.loads((GOLDEN / "samples.json").read_text())
+    assert len(cases) == 48
+    for _, group in itertools.groupby(
+        sorted(cases, key=lambda case: (case["steps"], case["cfg_scale"])), key=lambda c: (c["steps"], c["cfg_scale"])
+    ):
+        group = list(group)
+        found = denoise(
+            reference,
+            [case["prompt"] for case in group],
+            canvas=24,
+            steps=group[0]["steps"],
+            guidance=group[0]["cfg_scale"],
+        )
+        assert found.canvas.tolist() == [case["output"] for case in group]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, CANVAS - 1), min_size=1, max_size=4),
+    steps=st.integers(1, 2 * CANVAS),
+    guidance=st.sampled_from([0.0, 0.8, 2.0]),
+    seed=st.integers(0, 1000),
+)
+def test_batches_give_what_one_prompt_at_a_time_gives(net, lengths, steps, guidance, seed):
+    prompts = prompts_of(lengths, seed)
+    settings = {"canvas": CANVAS, "steps": steps, "guidance": guidance}
+    expected = [one_at_a_time(net, prompt, **settings) for prompt in prompts]
+    assert denoise(net, prompts, **settings).canvas.tolist() == expected
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_size_of_batches_changes_nothing(net, variant):
+    def run(size):
+        return denoise(net, PROMPTS, canvas=CANVAS, steps=6, batch_size=size, generator=seeded(), **VARIANTS[variant])
+
+    assert same(run(1), run(3)) and same(run(3), run(100))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_canvas_entering_a_step_predicts_what_that_step_reveals(net, variant):
+    """Rebuild each canvas, run the network on it, and compare with the trajectory that was recorded."""
+    options = VARIANTS[variant]
+    found = denoise(net, PROMPTS, canvas=CANVAS, steps=6, generator=seeded(), **options)
+    mask = model.mask_id(net)
+    given = found.step == diffusion.GIVEN
+    start = found.entering(0)
+    assert torch.equal(start == mask, ~given) and torch.equal(start[given], found.canvas[given])
+    assert torch.equal(found.entering(6), found.canvas) and mask not in found.canvas
+    for step in range(6):
+        canvas, after = found.entering(step), found.entering(step + 1)
+        logits = model.logits(net, model.hidden(net, canvas)).double()
+        if w := options.get("guidance"):
+            unguided = model.logits(net, model.hidden(net, canvas.masked_fill(given, mask))).double()
+            logits = unguided + (1 + w) * (logits - unguided)
+        probability = logits.softmax(-1)
+        new = (canvas == mask) & (after != mask)
+        if not options.get("temperature"):
+            assert torch.equal(after[new], probability.argmax(-1)[new])
+        final = found.step == step
+        expected = probability.gather(-1, found.canvas[..., None].clamp(max=VOCAB - 1))[..., 0][final]
+        assert torch.allclose(found.confidence[final], expected, atol=1e-5)
+
+
+def test_revealed_tokens_are_the_most_confident(net):
+    found = denoise(net, PROMPTS, canvas=CANVAS, steps=4)
+    canvas = found.entering(2)
+    best = model.logits(net, model.hidden(net, canvas)).softmax(-1).amax(-1)
+    for row in range(len(PROMPTS)):
+        revealed, left = found.step[row] == 2, found.step[row] > 2
+        if revealed.any() and left.any():
+            assert best[row][revealed].min() >= best[row][left].max()
+
+
+def test_a_batch_too_large_for_the_gpu_is_halved(net, monkeypatch):
+    expected = denoise(net, PROMPTS, canvas=CANVAS, steps=5, temperature=0.5, generator=seeded())
+    hidden, seen = model.hidden, []
+
+    def small(net, ids, attention_mask=None):
+        seen.append(len(ids))
+        if len(ids) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return hidden(net, ids, attention_mask)
+
+    monkeypatch.setattr(model, "hidden", small)
+    assert same(denoise(net, PROMPTS, canvas=CANVAS, steps=5, temperature=0.5, generator=seeded()), expected)
+    assert max(seen) == len(PROMPTS)
+
+
+def test_memory_too_small_for_one_row_is_an_error(net, monkeypatch):
+    def never(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(model, "hidden", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        denoise(net, PROMPTS, canvas=CANVAS, steps=1)
+
+
+def test_a_network_of_ties_is_filled_from_left_to_right():
+    flat = model.new(causal=False, vocab=5, width=8, layers=1, heads=1, mlp=8, seed=0)
+    with torch.no_grad():
+        flat.lm_head.weight.zero_()
+    found = denoise(flat, [[1]], canvas=5, steps=4, batch_size=1)
+    assert found.canvas.tolist() == [[1, 0, 0, 0, 0]]
+    assert sorted(found.step[0].tolist()) == found.step[0].tolist()
+
+
+def test_with_more_steps_than_masked_tokens_only_the_last_reveals_more_than_one(net):
+    found = denoise(net, PROMPTS, canvas=CANVAS, steps=100)
+    for step in found.step.tolist():
+        assert all(count == 1 for at, count in Counter(s for s in step if s >= 0).items() if at < 99)
+
+
+def test_ancestral_sampling_reveals_at_uniform_times_and_draws_from_the_network(net):
+    prompt = PROMPTS[0]
+    found = denoise(net, [prompt] * 400, canvas=CANVAS, steps=5, order="random", temperature=1.0, generator=seeded())
+    share = torch.bincount(found.step[found.step >= 0]) / (400 * (CANVAS - len(prompt)))
+    assert torch.allclose(share, torch.full((5,), 0.2), atol=0.03)
+
+    full = PROMPTS[-1]  # one token is free
+    found = denoise(net, [full] * 2000, canvas=CANVAS, steps=1, order="random", temperature=1.0, generator=seeded())
+    expected = diffusion.first_token(net, [full])[0].exp()
+    assert torch.allclose(torch.bincount(found.canvas[:, -1], minlength=VOCAB) / 2000, expected, atol=0.035)
+
+
+def test_the_same_seed_draws_the_same_canvases_and_another_seed_others(net):
+    def run(seed):
+        return denoise(net, PROMPTS, canvas=CANVAS, steps=6, temperature=1.0, generator=seeded(seed))
+
+    assert same(run(1), run(1)) and not same(run(1), run(2))
+
+
+def test_blocks_are_filled_from_left_to_right(net):
+    found = denoise(net, PROMPTS[:3], canvas=CANVAS, steps=8, block=4)
+    for prompt, step in zip(PROMPTS, found.step.tolist(), strict=False):
+        free = step[len(prompt) :]
+        blocks = [free[i : i + 4] for i in range(0, len(free), 4)]
+        assert all(max(a) < min(b) for a, b in itertools.pairwise(blocks))
+
+
+def test_one_block_is_no_block(net):
+    assert same(
+        denoise(net, PROMPTS, canvas=CANVAS, steps=4, block=CANVAS), denoise(net, PROMPTS, canvas=CANVAS, steps=4)
+    )
+
+
+def test_remasking_shows_as_many_tokens_and_takes_back_the_least_confident(net):
+    prompts = prompts_of([2] * 12)
+    plain = denoise(net, prompts, canvas=CANVAS, steps=6)
+    found = denoise(net, prompts, canvas=CANVAS, steps=6, remasking="low_confidence")
+    assert len(found.withdrawn) > 0 and len(plain.withdrawn) == 0
+    mask = model.mask_id(net)
+    for step in range(7):
+        assert torch.equal((found.entering(step) == mask).sum(1), (plain.entering(step) == mask).sum(1))
+    for row, position, token, revealed, again in found.withdrawn.tolist():
+        assert found.entering(revealed)[row, position] == mask
+        assert found.entering(again)[row, position] == token
+        assert found.entering(again + 1)[row, position] == mask
+
+
+def test_schedules_run_from_one_to_almost_nothing_and_differ_in_when():
+    falls = {schedule: diffusion.times(schedule, 8) for schedule in diffusion.SCHEDULES}
+    for t in falls.values():
+        assert t[0] == 1 and 0 < t[-1] < 1e-4 and (t.diff() < 0).all()
+    assert falls["cosine"][4] > falls["linear"][4] > falls["geometric"][4]
+
+
+def test_given_tokens_stay_and_the_rest_is_filled_around_them(net):
+    holes = [{CANVAS - 1: 4, CANVAS - 3: 5}, {}]
+    found = denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8, given=holes)
+    assert found.canvas[0, -1] == 4 and found.canvas[0, -3] == 5
+    assert found.step[0, [-1, -3]].tolist() == [diffusion.GIVEN] * 2
+    assert same(
+        [part[1:] for part in found[:4]],
+        [part[1:] for part in denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8)[:4]],
+    )
+
+
+def test_a_canvas_given_whole_comes_back(net):
+    whole = {i: i for i in range(3, CANVAS)}
+    found = denoise(net, PROMPTS[:1], canvas=CANVAS, steps=4, given=[whole])
+    assert found.canvas[0, 3:].tolist() == list(range(3, CANVAS))
+
+
+def test_no_prompts_give_no_canvases(net):
+    assert denoise(net, [], canvas=CANVAS, steps=4).canvas.shape == (0, CANVAS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"canvas": 11}, "prompt 6 has 12 tokens; the canvas holds 11"),
+        ({"canvas": 12}, "prompt 6 fills all 12 tokens of the canvas; there is no room for an answer"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"guidance": -1.0}, "guidance is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"order": "left"}, "order is 'left'; it is one of confidence, random"),
+        ({"schedule": "square"}, "schedule is 'square'; it is one of linear, cosine, geometric"),
+        ({"remasking": "all"}, "remasking is 'all'; it is one of none, low_confidence"),
+        ({"remasking": "low_confidence", "order": "random"}, "remasking goes by confidence"),
+        ({"block": 0}, "block is 0"),
+        ({"block": 1}, "prompt 0 leaves 10 blocks of 1 tokens; 4 steps are too few for them"),
+        ({"given": [{}]}, "given has 1 entries for 7 prompts"),
+        ({"given": [{2: 1}] * 7}, "given\\[0\\] has position 2; it lies in 3–12"),
+        ({"precision": "float16"}, "precision is 'float16'"),
+    ],
+)
+def test_impossible_wishes_are_refused_in_one_line(net, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        denoise(net, PROMPTS, **({"canvas": CANVAS, "steps": 4} | options))
+    assert "\n" not in str(error.value)
+
+
+def log_p(net, row, position):
+    """The network's log-probability of the token at `position` (with the other masks of `row` as they are)."""
+    canvas = [model.mask_id(net) if i in position else token for i, token in enumerate(row)]
+    logs = model.logits(net, model.hidden(net, torch.tensor([canvas]))).double().log_softmax(-1)[0]
+    return sum(logs[i, row[i]].item() for i in position)
+
+
+def test_the_bound_of_one_token_is_its_log_probability(net):
+    found = log_likelihood(net, PROMPTS, [[i] for i in range(7)], samples=8, generator=seeded())
+    expected = diffusion.first_token(net, PROMPTS)[range(7), range(7)].double()
+    assert torch.allclose(found.estimate, expected, atol=1e-5)
+    assert (found.error == 0).all()
+
+
+def test_the_bound_of_two_tokens_is_the_mean_over_both_orders(net):
+    prompt, answer = PROMPTS[0], [11, 12]
+    row, a, b = prompt + answer, len(prompt), len(prompt) + 1
+    both, alone = log_p(net, row, {a, b}), log_p(net, row, {a}) + log_p(net, row, {b})
+    found = log_likelihood(net, [prompt], [answer], samples=64, generator=seeded())
+    assert found.estimate.item() == pytest.approx(both / 2 + alone / 2, abs=1e-5)
+
+
+def test_sampled_bounds_scatter_around_the_enumerated_one_within_their_error(net):
+    prompt, answer = PROMPTS[0], [11, 12, 13, 14, 15]
+    exact = log_likelihood(net, [prompt], [answer], samples=32)
+    assert exact.error.item() == 0
+    found = log_likelihood(net, [prompt] * 60, [answer] * 60, samples=20, generator=seeded())
+    scatter = found.estimate.std()
+    assert found.estimate.mean().item() == pytest.approx(exact.estimate.item(), abs=4 * scatter.item() / 60**0.5)
+    assert 0 < scatter < 1.3 * found.error.mean()
+
+
+def test_masks_hide_every_number_of_tokens_equally_often():
+    masks, weight = diffusion.draw_masks(12, 120, generator=seeded())
+    assert Counter(masks.sum(1).tolist()) == {k: 10 for k in range(1, 13)}
+    assert weight.sum().item() == pytest.approx(1)
+    masks, weight = diffusion.draw_masks(3, 8, generator=None)
+    assert len(masks) == 7 and weight.sum().item() == pytest.approx(1)
+    for k in (1, 2, 3):
+        assert weight[masks.sum(1) == k].sum().item() == pytest.approx(1 / 3)
+
+
+def test_likelihoods_of_ragged_rows_are_those_of_each_row_alone(net):
+    answers = [[1, 2], [3], [4, 5, 6], [7], [8, 9], [1], [2]]
+    together = log_likelihood(net, PROMPTS, answers, samples=16)
+    for i, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
+        alone = log_likelihood(net, [prompt], [answer], samples=16, batch_size=1)
+        assert together.estimate[i].item() == pytest.approx(alone.estimate.item(), abs=1e-5)
+
+
+def test_a_canvas_puts_end_tokens_after_the_row(net):
+    found = log_likelihood(net, [[1, 2]], [[3]], samples=2, canvas=5, eos=0)
+    assert found.estimate.item() == pytest.approx(log_p(net, [1, 2, 3, 0, 0], {2}), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 1}, "samples is 1"),
+        ({"completions": [[]]}, "completion 0 is empty"),
+        ({"canvas": 3, "eos": 0}, "row 0 has 4 tokens; the canvas holds 3"),
+    ],
+)
+def test_likelihoods_that_mean_nothing_are_refused(net, options, message):
+    with pytest.raises(ValueError, match=message):
+        log_likelihood(net, **({"prompts": [[1, 2]], "completions": [[3, 4]], "samples": 4} | options))
+
+
+def test_the_first_token_is_predicted_on_the_canvas_the_sampler_starts_from(net):
+    found = diffusion.first_token(net, PROMPTS, canvas=CANVAS)
+    start = denoise(net, PROMPTS, canvas=CANVAS, steps=1).entering(0)
+    logits = model.logits(net, model.hidden(net, start))
+    expected = torch.stack([logits[i, len(prompt)].log_softmax(-1) for i, prompt in enumerate(PROMPTS)])
+    assert torch.allclose(found, expected, atol=1e-4)

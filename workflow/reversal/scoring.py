@@ -1,0 +1,332 @@
+"""Recall, scored: completions and likelihoods of either family, exact match and BLEU, and the tables that compare them.
+
+Shares are between 0 and 1 in long tables, in percent in the wide ones; both kinds of BLEU run from 0 to 100.
+"""
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import sacrebleu
+from scipy import stats
+
+from . import autoregressive, diffusion, intervals, model, text
+from .errors import UserError
+from .facts import SPLITS
+from .files import atomic
+
+TABLE_SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
+BY_TRAINING = {split: f"{split} ({SPLITS[split].file})" for split in TABLE_SPLITS}
+# SMDM's evaluation calls a split by its question: those asking for the name are DescriptionToName.
+BY_QUESTION = {
+    split: f"{question} {SPLITS[split].trained} ({SPLITS[split].file})"
+    for question, asks in (("DescriptionToName", "name"), ("NameToDescription", "description"))
+    for split in sorted(TABLE_SPLITS, key=lambda split: SPLITS[split].trained, reverse=True)
+    if SPLITS[split].asks == asks
+}
+
+
+def complete_split(
+    net, tokenizer, rows, *, split, canvas, steps=None, batch_size=None, precision="float32", **sampling
+):
+    """Answer every prompt of `rows` within `canvas` tokens: a list of completions, one dict a row.
+
+    `steps` and the further `sampling` options of `diffusion.denoise` are for diffusion networks; an autoregressive one
+    answers greedily, token by token, and its completions have no number of steps.
+    """
+    examples = [text.encode(tokenizer, row) for row in rows]
+    for i, example in enumerate(examples):
+        if len(example.ids) > canvas:
+            raise UserError(
+                f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; the canvas holds {canvas}"
+            )
+    prompts = [example.ids[: example.prompt] for example in examples]
+    how = {"batch_size": batch_size, "precision": precision}
+    if model.is_diffusion(net):
+        answers = _denoised(diffusion.denoise(net, prompts, canvas=canvas, steps=steps, **sampling, **how), prompts)
+    else:
+        answers, steps = _completed(net, prompts, canvas, tokenizer.eos_token_id, how), None
+    token_text = {}
+    completions = []
+    for row, (ids, revealed) in zip(rows, answers, strict=True):
+        generation = decode(tokenizer, ids)
+        for _, token, _, _ in revealed:
+            token_text.setdefault(token, tokenizer.decode([token]))
+        completions.append(
+            {
+                "fact": row.fact,
+                "split": split,
+                "steps": steps,
+                "prompt": row.prompt,
+                "reference": row.completion,
+                "generation": generation,
+                "correct": correct(row.completion, generation),
+                "revealed": [[at, token_text[token], step, round(sure, 6)] for at, token, step, sure in revealed],
+            }
+        )
+    return completions
+
+
+def _denoised(done, prompts):
+    """For each row the ids after its prompt, and (position, id, step, confidence) in the order of their revelation."""
+    canvases, steps, confidences = done.canvas.tolist(), done.step.tolist(), done.confidence.tolist()
+    for prompt, canvas, step, confidence in zip(prompts, canvases, steps, confidences, strict=True):
+        order = sorted((s, position) for position, s in enumerate(step) if s >= 0)
+        yield canvas[len(prompt) :], [(at, canvas[at], s, confidence[at]) for s, at in order]
+
+
+def _completed(net, prompts, canvas, eos, how):
+    """The same of an autoregressive network, which reveals one token a step."""
+    if not prompts:
+        return
+    room = [canvas - len(prompt) for prompt in prompts]
+    done = autoregressive.complete(net, prompts, new_tokens=max(room), eos=eos, **how)
+    for prompt, free, ids, logs in zip(prompts, room, done.tokens, done.log_probabilities, strict=True):
+        ids = ids[:free]
+        yield ids, [(len(prompt) + i, token, i, math.exp(logs[i])) for i, token in enumerate(ids)]
+
+
+def decode(tokenizer, ids):
+    """The text of `ids` up to the first end token."""
+    end = ids.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in ids else len(ids)
+    return tokenizer.decode(ids[:end], skip_special_tokens=True)
+
+
+def correct(reference, generation):
+    """Exact match: the reference, lower-cased and stripped, is contained in the generation."""
+    return reference.strip().lower() in generation.strip().lower()
+
+
+def char_bleu(reference, generation):
+    """BLEU of one sentence over characters, both sides lower-cased and stripped.
+
+    SMDM hands strings, not lists of words, to nltk's `sentence_bleu`: 1- to 4-grams of characters, unsmoothed, with
+    brevity penalty. Its score is the mean over sentences.
+    """
+    reference, generation = reference.strip().lower(), generation.strip().lower()
+    log_precision = 0.0
+    for n in range(1, 5):
+        wanted, found = _ngrams(reference, n), _ngrams(generation, n)
+        shared = (wanted & found).total()
+        if not shared:
+            return 0.0
+        log_precision += math.log(shared / found.total()) / 4
+    brevity = min(0.0, 1 - len(reference) / len(generation))
+    return 100 * math.exp(brevity + log_precision)
+
+
+def _ngrams(string, n):
+    return Counter(string[i : i + n] for i in range(len(string) - n + 1))
+
+
+def write_completions(completions, path):
+    """Write completions as JSONL, all or nothing."""
+    with atomic(path) as file:
+        for completion in completions:
+            file.write((json.dumps(completion, ensure_ascii=False) + "\n").encode())
+
+
+def read_completions(path, **columns):
+    """The completions of a JSONL file as a table, with `columns` (model=…, seed=…) before theirs."""
+    with open(path, encoding="utf-8") as file:
+        table = pd.DataFrame([json.loads(line) for line in file])
+    for place, (name, value) in enumerate(columns.items()):
+        table.insert(place, name, value)
+    return table
+
+
+def step_scaling(completions, *, draws, rng):
+    """Recall per model, seed, split and number of steps, with Wilson's interval and one clustered on facts.
+
+    `bleu` is sacrebleu's over a whole split, words and punctuation up to 4-grams; names have only two words, so orders
+    that no generation reaches are left out.
+    """
+    bleu = sacrebleu.BLEU(effective_order=True)
+    records = []
+    for (name, seed, split, steps), rows in _groups(completions, "model", "seed", "split", "steps"):
+        share = intervals.wilson(rows.correct.sum(), len(rows))
+        cluster = intervals.clustered(rows.correct, rows.fact, draws=draws, rng=rng)
+        pairs = list(zip(rows.reference, rows.generation, strict=True))
+        references, generations = ([side.strip() for side in sides] for sides in zip(*pairs, strict=True))
+        records.append(
+            {
+                "model": name,
+                "seed": seed,
+                "split": split,
+                "file": _file(split),
+                "steps": steps,
+                "n": len(rows),
+                "correct": int(rows.correct.sum()),
+                "accuracy": share.estimate,
+                "ci_low": share.low,
+                "ci_high": share.high,
+                "cluster_low": cluster.low,
+                "cluster_high": cluster.high,
+                "char_bleu": float(np.mean([char_bleu(*pair) for pair in pairs])),
+                "bleu": bleu.corpus_score(generations, [references]).score,
+            }
+        )
+    return pd.DataFrame(records).astype({"steps": "Int64"})
+
+
+def by_training_direction(scaling, published=None):
+    """Recall in percent, averaged over seeds: a column per split, named as the post does, by training direction.
+
+    `published` (columns steps and the splits, in percent) adds a column of published values beside each of ours.
+    """
+    return _wide(scaling, BY_TRAINING, published)
+
+
+def by_question_direction(scaling, published=None):
+    """The same numbers named as SMDM does, by the direction of the question."""
+    return _wide(scaling, BY_QUESTION, published)
+
+
+def _wide(scaling, names, published):
+    keys = ["model", "steps"]
+    mean = scaling.groupby(["model", "steps", "split"], sort=False, dropna=False).accuracy.mean() * 100
+    wide = mean.unstack("split").reset_index()
+    seeds = scaling.groupby(keys, sort=False, dropna=False).seed.nunique().rename("seeds").reset_index()
+    wide = wide.merge(seeds, on=keys, how="left")
+    columns = {"model": wide["model"], "steps": wide["steps"].astype("Int64"), "seeds": wide["seeds"]}
+    for split, name in names.items():
+        if split not in wide:
+            continue
+        columns[name] = wide[split]
+        if published is not None:
+            columns[f"{name}, published"] = wide["steps"].map(published.set_index("steps")[split])
+    return pd.DataFrame(columns)
+
+
+def paired_differences(completions, *, diffusion_model, autoregressive_model, draws, rng):
+    """Recall of one model minus that of another, row by row, over all seeds they share; interval clustered on facts."""
+    keys = ["seed", "split", "fact", "prompt"]
+    of = {name: rows for name, rows in completions.groupby("model")}
+    pairs = of[diffusion_model].merge(of[autoregressive_model], on=keys, suffixes=("", "_ar"), validate="many_to_one")
+    records = []
+    for (split, steps), rows in _groups(pairs, "split", "steps"):
+        found = intervals.paired(rows.correct, rows.correct_ar, rows.fact, draws=draws, rng=rng)
+        records.append(
+            {
+                "diffusion": diffusion_model,
+                "autoregressive": autoregressive_model,
+                "split": split,
+                "file": _file(split),
+                "steps": steps,
+                "seeds": rows.seed.nunique(),
+                "n": len(rows),
+                "diffusion_accuracy": rows.correct.mean(),
+                "autoregressive_accuracy": rows.correct_ar.mean(),
+                "difference": found.estimate,
+                "ci_low": found.low,
+                "ci_high": found.high,
+            }
+        )
+    return pd.DataFrame(records).astype({"steps": "Int64"})
+
+
+def compare_likelihoods(
+    net, tokenizer, right, wrong, *, split, canvas, samples=None, batch_size=None, precision="float32", generator=None
+):
+    """Log-likelihood of each row's completion and of the wrong one to the same prompt: one dict a row.
+
+    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `diffusion.log_likelihood` with
+    `samples` masks, on canvases filled with end tokens.
+    """
+    for i, (row, other) in enumerate(zip(right, wrong, strict=True)):
+        if row.prompt != other.prompt:
+            raise UserError(f"{split}: row {i + 1} has another prompt than row {i + 1} of the randomized split")
+    examples = [text.encode(tokenizer, row) for row in [*right, *wrong]]
+    pairs = (
+        [example.ids[: example.prompt] for example in examples],
+        [example.ids[example.prompt :] for example in examples],
+    )
+    how = {"batch_size": batch_size, "precision": precision}
+    if model.is_diffusion(net):
+        end = {"canvas": canvas, "eos": tokenizer.eos_token_id}
+        value, error = diffusion.log_likelihood(net, *pairs, samples=samples, generator=generator, **end, **how)
+    else:
+        value = autoregressive.log_likelihood(net, *pairs, **how)
+        error = value * 0
+    return [
+        {
+            "fact": row.fact,
+            "split": split,
+            "prompt": row.prompt,
+            "kind": "bound" if model.is_diffusion(net) else "exact",
+            "right": value[i].item(),
+            "wrong": value[len(right) + i].item(),
+            "right_error": error[i].item(),
+            "wrong_error": error[len(right) + i].item(),
+        }
+        for i, row in enumerate(right)
+    ]
+
+
+def likelihood(comparisons, *, draws, rng):
+    """The likelihood test per model, seed and split: is the right completion more likely than a wrong one?
+
+    The interval of the mean difference is clustered on facts, and the p-value is that of a t-test on the facts' means.
+    `sampling_error` is the part of the difference's uncertainty that more samples of the bound would remove.
+    """
+    records = []
+    for (name, seed, split), rows in _groups(comparisons, "model", "seed", "split"):
+        difference = intervals.paired(rows.right, rows.wrong, rows.fact, draws=draws, rng=rng)
+        facts = (rows.right - rows.wrong).groupby(rows.fact).mean()
+        records.append(
+            {
+                "model": name,
+                "seed": seed,
+                "split": split,
+                "file": _file(split),
+                "kind": rows.kind.iloc[0],
+                "n": len(rows),
+                "facts": len(facts),
+                "right": rows.right.mean(),
+                "wrong": rows.wrong.mean(),
+                "difference": difference.estimate,
+                "ci_low": difference.low,
+                "ci_high": difference.high,
+                "p_value": stats.ttest_1samp(facts, 0).pvalue if len(facts) > 1 else math.nan,
+                "right_more_likely": (rows.right > rows.wrong).mean(),
+                "sampling_error": math.sqrt((rows.right_error**2 + rows.wrong_error**2).sum()) / len(rows),
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def probe(net, tokenizer, prompts, *, top, canvas=None, batch_size=None, precision="float32"):
+    """What comes right after each of `prompts` (texts): its `top` most likely tokens, and the entropy in nats.
+
+    A diffusion network sees a masked canvas of `canvas` tokens after the prompt, or one mask.
+    """
+    ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    how = {"batch_size": batch_size, "precision": precision}
+    if model.is_diffusion(net):
+        logs = diffusion.first_token(net, ids, canvas=canvas, **how)
+    else:
+        logs = autoregressive.first_token(net, ids, **how)
+    logs = logs.double()
+    entropy = -(logs.exp() * logs).sum(1)
+    best = logs.sort(dim=1, descending=True, stable=True)
+    return pd.DataFrame(
+        {
+            "prompt": prompt,
+            "rank": rank + 1,
+            "token": tokenizer.decode([best.indices[i, rank].item()]),
+            "probability": best.values[i, rank].exp().item(),
+            "entropy": entropy[i].item(),
+        }
+        for i, prompt in enumerate(prompts)
+        for rank in range(top)
+    )
+
+
+def _groups(table, *keys):
+    return table.groupby(list(keys), sort=False, dropna=False)
+
+
+def _file(split):
+    return SPLITS[split].file if split in SPLITS else split
