@@ -7,6 +7,7 @@
 """
 
 import argparse
+import functools
 import time
 
 import torch
@@ -54,29 +55,28 @@ def random_prompts(number, *, vocab, longest, generator):
     return [torch.randint(vocab, (length,), generator=generator).tolist() for length in lengths]
 
 
-def seconds(call):
+def seconds(call, device):
     """How long `call` takes, and what it returns."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
     start = time.perf_counter()
     result = call()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - start, result
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--size", choices=SIZES, default="default")
+    parser.add_argument("--device", type=torch.device, default="cpu")
+    parser.add_argument("--size", choices=SIZES, default="default", help="shape of the random network")
     parser.add_argument("--prompts", type=int, default=300)
-    parser.add_argument("--alone", type=int, default=20, help="prompts that the slow loop gets")
+    parser.add_argument("--alone", type=int, default=10, help="how many of them the slow loop gets")
     parser.add_argument("--guidance", type=float, default=0.8)
     parser.add_argument("--precision", choices=batches.PRECISIONS, default="float32")
-    parser.add_argument("--batch-size", type=int, nargs="*", default=[None])
+    parser.add_argument("--batch-sizes", type=int, nargs="*", default=[None])
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
     options = parser.parse_args()
-    size = SIZES[options.size]
-    device = torch.device(options.device)
+    size, device = SIZES[options.size], options.device
     net = model.new(causal=False, seed=0, **size["shape"]).to(device)
     generator = torch.Generator().manual_seed(0)
     prompts = random_prompts(
@@ -91,18 +91,24 @@ def main():
     def together(batch_size):
         return diffusion.denoise(net, prompts, **settings, batch_size=batch_size, precision=options.precision)
 
-    one_at_a_time(net, prompts[0], **settings)  # warm up
-    taken, expected = seconds(alone)
-    slow = options.alone / taken
+    slowest, fastest, same = float("inf"), {}, {}
+    # In turns, so that whatever else the machine does falls on all alike.
+    for _ in range(options.rounds):
+        taken, expected = seconds(alone, device)
+        slowest = min(slowest, taken)
+        for batch_size in options.batch_sizes:
+            taken, found = seconds(functools.partial(together, batch_size), device)
+            fastest[batch_size] = min(fastest.get(batch_size, taken), taken)
+            same[batch_size] = sum(a == b for a, b in zip(found.canvas.tolist(), expected, strict=False))
+
+    base = options.alone / slowest
     print(f"{options.size} on {device}, {options.precision}, {size['steps']} steps, guidance {options.guidance}")
     print(f"{'sampler':<24}{'prompts/s':>10}{'ratio':>8}{'same canvases':>16}")
-    print(f"{'one at a time':<24}{slow:>10.1f}{1:>8.1f}{'':>16}")
-    for batch_size in options.batch_size:
-        taken, found = seconds(lambda size=batch_size: together(size))
-        same = sum(a == b for a, b in zip(found.canvas.tolist(), expected, strict=False))
+    print(f"{'one at a time':<24}{base:>10.1f}{1:>8.1f}")
+    for batch_size, taken in fastest.items():
         name = f"batches of {batch_size or batches.SIZES[device.type]}"
         speed = len(prompts) / taken
-        print(f"{name:<24}{speed:>10.1f}{speed / slow:>8.1f}{f'{same} of {len(expected)}':>16}")
+        print(f"{name:<24}{speed:>10.1f}{speed / base:>8.1f}{f'{same[batch_size]} of {options.alone}':>16}")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_every_canvas_of_the_reference_sampler_is_matched():
         assert found.canvas.tolist() == [case["output"] for case in group]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, CANVAS - 1), min_size=1, max_size=4),
     steps=st.integers(1, 2 * CANVAS),
@@ -186,6 +186,12 @@ def test_the_same_seed_draws_the_same_canvases_and_another_seed_others(net):
         return denoise(net, PROMPTS, canvas=CANVAS, steps=6, temperature=1.0, generator=seeded(seed))
 
     assert same(run(1), run(1)) and not same(run(1), run(2))
+
+
+def test_greedy_denoising_draws_no_random_numbers(net):
+    before = torch.get_rng_state()
+    denoise(net, PROMPTS, canvas=CANVAS, steps=3, guidance=0.8)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_blocks_are_filled_from_left_to_right(net):

@@ -104,6 +104,7 @@ def denoise(
     block: semi-autoregressive: blocks of so many tokens, filled from left to right, each with its share of the steps.
     remasking: with "none" a revealed token stays. With "low_confidence" each step shows as many tokens, but those
         revealed before compete with the new ones by the confidence they had; the least confident are masked again.
+        (What LLaDA calls low-confidence remasking never takes a token back: it is "none" in order of confidence.)
     given: infilling: for each prompt a dict {position: id} of further tokens that stay.
 
     Each row draws random numbers of its own, seeded from `generator`, so batches do not change results.
@@ -112,25 +113,26 @@ def denoise(
     device = net.get_input_embeddings().weight.device
     mask = model.mask_id(net)
     start, fixed = _canvases(prompts, given, canvas, mask)
-    order_seeds, noise_seeds = torch.randint(2**62, (2, len(prompts)), generator=generator).tolist()
+    order_seeds = _seeds(len(prompts), generator) if order == "random" else [None] * len(prompts)
+    noise_seeds = _seeds(len(prompts), generator) if temperature else None
     plans = [
-        _plan(len(prompt), row, steps, schedule, block, remasking, seed if order == "random" else None)
+        _plan(len(prompt), row, steps, schedule, block, remasking, seed)
         for prompt, row, seed in zip(prompts, fixed, order_seeds, strict=True)
     ]
+
+    def fill(indices):
+        noise = [torch.Generator(device).manual_seed(noise_seeds[i]) for i in indices] if temperature else None
+        return _fill(
+            start[indices].to(device),
+            fixed[indices].to(device),
+            torch.stack([plans[i][0] for i in indices]).to(device),
+            [plans[i][1] for i in indices],
+            functools.partial(_predict, net, guidance, temperature, noise),
+            mask,
+            remasking,
+        )
+
     with batches.autocast(device, precision):
-
-        def fill(indices):
-            noise = [torch.Generator(device).manual_seed(noise_seeds[i]) for i in indices] if temperature else None
-            return _fill(
-                start[indices].to(device),
-                fixed[indices].to(device),
-                torch.stack([plans[i][0] for i in indices]).to(device),
-                [plans[i][1] for i in indices],
-                functools.partial(_predict, net, guidance, temperature, noise),
-                mask,
-                remasking,
-            )
-
         rows = batches.run(fill, [len(prompt) for prompt in prompts], batch_size, device)
     return Denoised(
         canvas=torch.stack([row[0] for row in rows]) if rows else start,
@@ -139,6 +141,10 @@ def denoise(
         withdrawn=torch.tensor([(i, *taken) for i, row in enumerate(rows) for taken in row[3]]).view(-1, 5).long(),
         mask_id=mask,
     )
+
+
+def _seeds(number, generator):
+    return torch.randint(2**62, (number,), generator=generator).tolist()
 
 
 def times(schedule, steps):
