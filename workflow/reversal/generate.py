@@ -6,10 +6,11 @@ descriptions into two halves that never meet: one for studies, one for the biogr
 """
 
 import hashlib
+import random
 from pathlib import Path
 
 from .errors import UserError
-from .facts import GROUPS, SPLITS, Fact, Row
+from .facts import GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomized
 
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 STUDY, PRETRAINING = "study", "pretraining"
@@ -91,17 +92,10 @@ def study_facts(words, *, people_per_group, seed):
     count = people_per_group * len(GROUPS)
     names = people(words, count, seed=seed, of=STUDY)
     told = descriptions(words, count, seed=seed, of=STUDY)
+    ids = [(group, f"{group}-{number:02d}") for group in GROUPS for number in range(people_per_group)]
     return [
-        Fact(
-            id=f"{group}-{number:02d}",
-            group=group,
-            name=names[g * people_per_group + number],
-            description=told[g * people_per_group + number],
-            trained_as=(told[g * people_per_group + number],),
-            tested_as=(told[g * people_per_group + number],),
-        )
-        for g, group in enumerate(GROUPS)
-        for number in range(people_per_group)
+        Fact(id=id, group=group, name=name, description=text, trained_as=(text,), tested_as=(text,))
+        for (group, id), name, text in zip(ids, names, told, strict=True)
     ]
 
 
@@ -146,14 +140,25 @@ def test_rows(facts, templates, split, *, train_templates, test_templates):
     ]
 
 
-def check_sizes(templates, *, train_templates, test_templates):
-    """Refuse to hold out templates that are not there."""
-    for direction, lines in templates.items():
-        if train_templates + test_templates > len(lines):
+def read(*, words, templates, people_per_group, train_templates, test_templates, seed):
+    """The facts, the training rows and {split: rows} of the generated set, from folders of words and templates."""
+    lines = {
+        direction: read_templates(Path(templates) / f"{direction}.txt", asks=asks)
+        for direction, asks in DIRECTIONS.items()
+    }
+    for direction, found in lines.items():
+        if train_templates + test_templates > len(found):
             raise GenerationError(
                 f"{train_templates} training and {test_templates} test templates asked for, "
-                f"but {direction} has only {len(lines)}"
+                f"but {templates}/{direction}.txt has only {len(found)}"
             )
+    facts = study_facts(read_words(words), people_per_group=people_per_group, seed=seed)
+    splits = {
+        split: test_rows(facts, lines, split, train_templates=train_templates, test_templates=test_templates)
+        for split in SPLITS
+    }
+    wrong = {name: randomized(splits[of], rng=random.Random(f"{name} {seed}")) for name, of in RANDOMIZED.items()}
+    return facts, training_rows(facts, lines, train_templates=train_templates), splits | wrong
 
 
 def biographies(words, templates, *, people_count, rows, seed):

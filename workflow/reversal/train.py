@@ -47,7 +47,7 @@ class Recipe:
     betas: tuple = (0.9, 0.95)
     clip: float = 1.0
     final_fraction: float = 0.1
-    width: int = 0  # pad every row to this many tokens; 0: to the longest of its batch
+    width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
     seed: int = 0
 
 
@@ -91,6 +91,7 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = net.get_input_embeddings().weight.device
     family = diffusion if model.is_diffusion(net) else autoregressive
+    width = recipe.width if family is diffusion else 0  # an autoregressive row's padding teaches nothing
     lengths = [len(row) for row in rows]
     plan = [
         (epoch, batch)
@@ -112,7 +113,7 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
-            ids, real = pad([rows[i] for i in numbers], net.config.eos_token_id, recipe.width)
+            ids, real = pad([rows[i] for i in numbers], net.config.eos_token_id, width)
             generator = torch.Generator().manual_seed(_mix(recipe.seed, "step", step))
             batch = family.training_targets(ids, real, model.mask_id(net), generator=generator)
             share = objective.Targets(*(field[rank::world] for field in batch))
@@ -240,9 +241,10 @@ def _mix(*parts):
 
 
 def run(task, *, processes=1, job=None):
-    """Carry out a `task` {base, rows, recipe, output, history, checkpoints, seconds_between} on `processes` processes.
+    """Fine-tune on `processes` processes.
 
-    `rows` is a JSON file of token lists; the trained model goes to the folder `output`, the history to a CSV file.
+    A `task` holds the model folder `base`, the `texts`, the `recipe`, where to leave the model (`output`) and the CSV
+    file `history`, and a folder for `checkpoints`, saved every `checkpoint_seconds`. It can be written as JSON.
     """
     if processes == 1:
         _work(task, job)
@@ -250,32 +252,28 @@ def run(task, *, processes=1, job=None):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "task.json"
         file.write_text(json.dumps(task))
-        module = __name__ if __name__ != "__main__" else __spec__.name
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        done = subprocess.run([*launcher, "-m", module, str(file)], check=False)
+        done = subprocess.run([*launcher, "-m", __spec__.name, str(file)], check=False)
         if done.returncode:
             raise TrainingError(f"training on {processes} processes failed; its messages stand above")
 
 
 def _work(task, job):
-    distributed = dist.is_initialized()
     device = model.default_device()
-    if distributed and device.type == "cuda":
+    if dist.is_initialized() and device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     net, tokenizer = model.load(task["base"], device=device)
-    rows = json.loads(Path(task["rows"]).read_text()) if isinstance(task["rows"], str) else task["rows"]
-    recipe = Recipe(**{**task["recipe"], "betas": tuple(task["recipe"].get("betas", Recipe.betas))})
     history = fit(
         net,
-        rows,
-        recipe,
+        tokenizer(task["texts"])["input_ids"],
+        Recipe(**task["recipe"]),
         checkpoints=task["checkpoints"],
         identity=model.checksums(task["base"]),
-        seconds_between=task["seconds_between"],
+        seconds_between=task["checkpoint_seconds"],
         job=job,
     )
-    if not distributed or dist.get_rank() == 0:
+    if not dist.is_initialized() or dist.get_rank() == 0:
         model.save(net, tokenizer, task["output"])
         history.to_csv(task["history"], index=False)
         shutil.rmtree(task["checkpoints"], ignore_errors=True)

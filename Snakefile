@@ -1,0 +1,31 @@
+"""How do masked diffusion language models recall facts in both directions? The whole paper, from data to post."""
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config.yaml"
+
+
+# Studies never overwrite each other: rules write to <results>/…
+pathvars:
+    results=f"results/{config['study']}",
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/models.smk"
+
+
+rule all:
+    """Everything the study makes."""
+    input:
+        "<results>/data/facts.jsonl",
+        "<results>/data/train.jsonl",
+        expand("<results>/data/{split}.jsonl", split=SPLITS),
+        expand(
+            "<results>/models/{model}/seed_{seed}",
+            model=config["models"],
+            seed=config["seeds"],
+        ),

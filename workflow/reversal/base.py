@@ -1,0 +1,115 @@
+"""Where a model starts: bundled, pretrained here, from the Hugging Face hub, from a lit-gpt file, or from scratch."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from . import facts, generate, model, smdm, text, train
+from .files import sha256
+from .model import ModelError
+
+TOKENIZER_TEXTS = 100_000  # more do not change which words a small vocabulary holds
+
+
+def bundled(path, output):
+    """Copy a model folder that ships with the project, its checksums compared."""
+    net, tokenizer = model.load(path, device="cpu")
+    model.save(net, tokenizer, output)
+
+
+def scratch(rows, output, *, causal, network, seed):
+    """A network with random weights and a tokenizer trained on the study's own training rows."""
+    texts = [row.prompt + row.completion for row in facts.read(rows)]
+    tokenizer = text.train_tokenizer(texts, network["vocabulary"])
+    model.save(_new(tokenizer, causal, network, seed), tokenizer, output)
+
+
+def pretrain(output, history, *, causal, network, recipe, words, templates, people, rows, seed, checkpoints, job=None):
+    """Train a network from scratch on biographies of people who are in no study."""
+    sentences = {
+        direction: generate.read_templates(Path(templates) / f"pretraining_{direction}.txt", asks=asks)
+        for direction, asks in generate.DIRECTIONS.items()
+    }
+    lists = generate.read_words(words)
+    texts = list(generate.biographies(lists, sentences, people_count=people, rows=rows, seed=seed))
+    tokenizer = text.train_tokenizer(texts[:TOKENIZER_TEXTS], network["vocabulary"])
+    if job:
+        job.say(f"{rows} biographies of {people} people, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
+    net = _new(tokenizer, causal, network, seed).to(model.default_device())
+    ids = tokenizer(texts)["input_ids"]
+    losses = train.fit(net, ids, train.Recipe(**recipe, seed=seed), checkpoints=checkpoints, job=job)
+    model.save(net, tokenizer, output)
+    losses.to_csv(history, index=False)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def digest(texts):
+    """The SHA-256 of some texts, a line each."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _new(tokenizer, causal, network, seed):
+    shape = {name: network[name] for name in ("width", "layers", "heads", "mlp", "context")}
+    return model.new(causal=causal, vocab=len(tokenizer), eos=tokenizer.eos_token_id, seed=seed, **shape)
+
+
+def hub(output, *, repo, revision, files, trust_remote_code=False, cache=None):
+    """Any Hugging Face causal LM as the autoregressive model: its files at a pinned revision, each hash checked."""
+    folder = {fetch(repo, name, revision, digest, cache=cache).parent for name, digest in files.items()}.pop()
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+    net = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=torch.float32,
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=trust_remote_code,
+    )
+    model.save(net, AutoTokenizer.from_pretrained(folder, local_files_only=True), output)
+
+
+def lit_gpt(output, *, causal, weights, tokenizer, n_head, norm_eps=1e-5, block_size=2048, cache=None):
+    """An SMDM checkpoint and a tokenizer, each a {path} here or a {repo, revision, file, sha256} on the hub."""
+    reader = AutoTokenizer.from_pretrained(_located(tokenizer, cache).parent, local_files_only=True)
+    config = {"n_head": n_head, "norm_eps": norm_eps, "block_size": block_size, "eos_token_id": reader.eos_token_id}
+    net = smdm.load(_located(weights, cache), config, causal=causal)
+    if model.vocab(net) != len(reader):
+        raise ModelError(
+            f"the tokenizer has {len(reader)} tokens, the checkpoint {model.vocab(net)}; they do not belong together"
+        )
+    model.save(net, reader, output)
+
+
+def _located(source, cache):
+    if "path" in source:
+        path = Path(source["path"])
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file")
+        if "sha256" in source:
+            _require(path, source["sha256"])
+        return path
+    return fetch(source["repo"], source["file"], source["revision"], source["sha256"], cache=cache)
+
+
+def fetch(repo, file, revision, digest, *, cache=None):
+    """Download one file of a hub repository (shows progress, resumes what was broken off) and check its SHA-256."""
+    if Path(file).suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
+        raise ModelError(f"{repo}/{file}: weights are taken from .safetensors only")
+    try:
+        path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache))
+    except Exception as error:
+        raise ModelError(
+            f"{repo}/{file} at {revision}: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+    _require(path, digest)
+    return path
+
+
+def _require(path, digest):
+    found = sha256(path)
+    if found != digest:
+        raise ModelError(f"{path}: SHA-256 is {found}, expected {digest}; the file is damaged or another one")

@@ -1,0 +1,59 @@
+"""The people, the facts about them, and the sentences that state or ask for them."""
+
+DATA = config["data"]
+DOWNLOADED = "results/downloads/reversal_curse"
+
+
+def data_source(wildcards):
+    """What a study's data are made from: word lists and templates, a user's folder, or the download."""
+    if DATA["source"] == "generated":
+        made_from = DATA["generated"]
+        words = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
+        return [
+            *(f"{made_from['words']}/{name}.txt" for name in words),
+            *(
+                f"{made_from['templates']}/{direction}.txt"
+                for direction in ("p2d", "d2p")
+            ),
+        ]
+    return DATA["published"]["folder"] or f"{DOWNLOADED}/june_version_7921032488"
+
+
+rule download:
+    """Fetch the published reversal-curse data at a pinned commit; every file's SHA-256 is checked."""
+    input:
+        code=library("published", "download"),
+    output:
+        directory(f"{DOWNLOADED}/june_version_7921032488"),
+        directory(f"{DOWNLOADED}/templates"),
+    log:
+        "logs/download.log",
+    retries: 1
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        folder=DOWNLOADED,
+    script:
+        "../scripts/download.py"
+
+
+rule prepare:
+    """Write one table of the data: the facts, the training rows, or the questions of one split."""
+    input:
+        source=data_source,
+        code=library(
+            "facts", "generate" if DATA["source"] == "generated" else "published"
+        ),
+    output:
+        "<results>/data/{table}.jsonl",
+    log:
+        "<results>/logs/prepare/{table}.log",
+    wildcard_constraints:
+        table="|".join(["facts", "train", *SPLITS, *RANDOMIZED]),
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        **DATA,
+    script:
+        "../scripts/prepare.py"

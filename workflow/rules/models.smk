@@ -1,0 +1,134 @@
+"""Where each model starts, and its fine-tuning on the study's facts."""
+
+
+def is_causal(wildcards):
+    """Whether a model is autoregressive."""
+    return config["models"][wildcards.model]["family"] == "autoregressive"
+
+
+rule base_bundled:
+    """Start from a tiny base that ships with the project."""
+    input:
+        lambda wildcards: config["models"][wildcards.model]["bundled"],
+    output:
+        directory("<results>/models/{model}/base"),
+    log:
+        "<results>/logs/base/{model}.log",
+    wildcard_constraints:
+        model=models_from("bundled"),
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/base.py"
+
+
+rule base_scratch:
+    """Start from random weights; the tokenizer is trained on the study's training rows."""
+    input:
+        rows="<results>/data/train.jsonl",
+        code=library("base", "model", "text"),
+    output:
+        directory("<results>/models/{model}/base"),
+    log:
+        "<results>/logs/base/{model}.log",
+    wildcard_constraints:
+        model=models_from("scratch"),
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        causal=is_causal,
+        network=config["network"],
+    script:
+        "../scripts/base.py"
+
+
+rule base_pretrain:
+    """Train a base on biographies of people who are in no study."""
+    input:
+        words=config["data"]["generated"]["words"],
+        templates=config["data"]["generated"]["templates"],
+        code=library("base", "generate", "model", "objective", "text", "train"),
+    output:
+        model=directory("<results>/models/{model}/base"),
+        history="<results>/models/{model}/base.training.csv",
+    log:
+        "<results>/logs/base/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base/{model}.tsv"
+    wildcard_constraints:
+        model=models_from("pretrain"),
+    conda:
+        "../../envs/reversal.yaml"
+    threads: TRAINING_THREADS
+    resources:
+        gpu=1,
+    params:
+        **config["pretraining"],
+        causal=is_causal,
+        network=config["network"],
+    script:
+        "../scripts/base.py"
+
+
+rule base_hub:
+    """Start from a Hugging Face causal LM at a pinned revision."""
+    input:
+        code=library("base", "model"),
+    output:
+        directory("<results>/models/{model}/base"),
+    log:
+        "<results>/logs/base/{model}.log",
+    wildcard_constraints:
+        model=models_from("hub"),
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        hub=lambda wildcards: config["models"][wildcards.model]["hub"],
+    script:
+        "../scripts/base.py"
+
+
+rule base_lit_gpt:
+    """Start from an SMDM checkpoint: a safetensors file with lit-gpt's tensor names."""
+    input:
+        code=library("base", "model", "smdm"),
+    output:
+        directory("<results>/models/{model}/base"),
+    log:
+        "<results>/logs/base/{model}.log",
+    wildcard_constraints:
+        model=models_from("lit_gpt"),
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        causal=is_causal,
+        lit_gpt=lambda wildcards: config["models"][wildcards.model]["lit_gpt"],
+    script:
+        "../scripts/base.py"
+
+
+rule finetune:
+    """Teach a base the study's facts. Killed at any moment, it goes on where it was and ends in the same weights."""
+    input:
+        base="<results>/models/{model}/base",
+        rows="<results>/data/train.jsonl",
+        code=library("facts", "model", "objective", "train"),
+    output:
+        model=directory("<results>/models/{model}/seed_{seed}"),
+        history="<results>/models/{model}/seed_{seed}.training.csv",
+    log:
+        "<results>/logs/finetune/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/finetune/{model}/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: TRAINING_THREADS
+    resources:
+        gpu=1,
+    params:
+        recipe=config["training"],
+        processes=config["training_processes"],
+        checkpoint_seconds=config["checkpoint_seconds"],
+    script:
+        "../scripts/finetune.py"

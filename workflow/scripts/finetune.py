@@ -1,0 +1,17 @@
+"""Fine-tune one model with one seed."""
+
+from workflow.reversal import facts, reporting, train
+
+with reporting.job(snakemake) as job:
+    params, output = snakemake.params, snakemake.output
+    task = {
+        "base": snakemake.input.base,
+        "texts": [row.prompt + row.completion for row in facts.read(snakemake.input.rows)],
+        "recipe": {**params.recipe, "seed": int(snakemake.wildcards.seed)},
+        "output": output.model,
+        "history": output.history,
+        # Not an output: Snakemake removes those of a job that failed.
+        "checkpoints": f"{output.model}.checkpoints",
+        "checkpoint_seconds": params.checkpoint_seconds,
+    }
+    train.run(task, processes=params.processes, job=job)
