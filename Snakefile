@@ -16,6 +16,7 @@ pathvars:
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
+include: "workflow/rules/recall.smk"
 
 
 rule all:
@@ -24,8 +25,7 @@ rule all:
         "<results>/data/facts.jsonl",
         "<results>/data/train.jsonl",
         expand("<results>/data/{split}.jsonl", split=SPLITS),
-        expand(
-            "<results>/models/{model}/seed_{seed}",
-            model=config["models"],
-            seed=config["seeds"],
-        ),
+        "<results>/tables/step_scaling.csv",
+        "<results>/tables/recall_differences.csv",
+        "<results>/tables/likelihood.csv",
+        "<results>/tables/probe.csv",

@@ -1,4 +1,4 @@
-"""Autoregression: training targets, greedy completion, likelihood."""
+"""Autoregression: greedy completion and likelihood."""
 
 import inspect
 from typing import NamedTuple
@@ -8,13 +8,6 @@ from transformers import DynamicCache
 
 from . import batches, model
 from .errors import UserError
-from .objective import Targets
-
-
-def training_targets(ids, real, mask_id=None, *, generator=None):
-    """Predict each next token of `ids` (B, T), every real one weighted alike; nothing is random here."""
-    following = torch.nn.functional.pad(real[:, 1:], (0, 1)).float()  # (B, T)
-    return Targets(inputs=ids, targets=ids.roll(-1, dims=1), weights=following / following.sum())
 
 
 class Completed(NamedTuple):

@@ -28,3 +28,9 @@ def sha256(path):
     """The SHA-256 of a file, as 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_table(table, path):
+    """A DataFrame as CSV, whole or not at all; the same table gives the same bytes."""
+    with atomic(path) as file:
+        file.write(table.to_csv(index=False, lineterminator="\n").encode())

@@ -154,6 +154,8 @@ def save(net, tokenizer, path):
         net.save_pretrained(draft)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
+        for file in draft.iterdir():
+            file.chmod(0o644)  # safetensors are written for their owner only
         sums = {file.name: sha256(file) for file in sorted(draft.iterdir())}
         (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
         draft.chmod(0o755)  # mkdtemp makes it private

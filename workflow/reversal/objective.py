@@ -1,10 +1,12 @@
-"""The loss both families share: cross-entropy at chosen positions, each with a weight."""
+"""What each family learns to predict, and the loss they share: cross-entropy at chosen, weighted positions."""
 
 from typing import NamedTuple
 
 import torch
 
 from . import model
+
+EPSILON = 1e-3  # the least time drawn in training, as in SMDM
 
 
 class Targets(NamedTuple):
@@ -13,6 +15,34 @@ class Targets(NamedTuple):
     inputs: torch.Tensor
     targets: torch.Tensor
     weights: torch.Tensor
+
+
+def stratified_times(rows, *, generator):
+    """Times t (B,) in [ε, 1], one in each of B equal strata: U(ε, 1) on average, with less variance."""
+    start = torch.rand((), generator=generator)
+    return EPSILON + (1 - EPSILON) * ((start + torch.arange(rows) / rows) % 1)
+
+
+def corrupt(ids, t, mask_id, *, generator):
+    """Mask each token of `ids` (B, T) independently with probability `t` (B,)."""
+    hit = torch.rand(ids.shape, generator=generator) < t[:, None]
+    return ids.masked_fill(hit, mask_id), hit
+
+
+def diffusion_targets(ids, mask_id, *, generator):
+    """Predict the masked tokens of `ids` (B, T), each weighted 1/t, over the number of tokens.
+
+    Prompts are masked like the rest, and so is the padding: it is made of end tokens, and a canvas has to end in them.
+    """
+    t = stratified_times(len(ids), generator=generator)
+    noisy, hit = corrupt(ids, t, mask_id, generator=generator)
+    return Targets(inputs=noisy, targets=ids, weights=hit / t[:, None] / ids.numel())
+
+
+def autoregressive_targets(ids, real):
+    """Predict each next token of `ids` (B, T) that is `real` (B, T), all weighted alike."""
+    following = torch.nn.functional.pad(real[:, 1:], (0, 1)).float()  # (B, T)
+    return Targets(inputs=ids, targets=ids.roll(-1, dims=1), weights=following / following.sum())
 
 
 def loss(net, batch):

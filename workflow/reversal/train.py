@@ -23,7 +23,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from . import autoregressive, diffusion, model, objective
+from . import model, objective
 from .errors import UserError
 from .files import sha256
 from .reporting import Job, Progress
@@ -90,8 +90,8 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = net.get_input_embeddings().weight.device
-    family = diffusion if model.is_diffusion(net) else autoregressive
-    width = recipe.width if family is diffusion else 0  # an autoregressive row's padding teaches nothing
+    mask_id = model.mask_id(net) if model.is_diffusion(net) else None
+    width = 0 if mask_id is None else recipe.width  # an autoregressive row's padding teaches nothing
     lengths = [len(row) for row in rows]
     plan = [
         (epoch, batch)
@@ -108,14 +108,17 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
     net.train()
     pending = []  # losses still on the device
     saved = time.monotonic()
-    label = f"{'diffusion' if family is diffusion else 'autoregressive'} training"
+    label = "autoregressive training" if mask_id is None else "diffusion training"
     with Progress(job or Job(), len(plan), label, "steps", start=len(history)) as progress:
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
             ids, real = pad([rows[i] for i in numbers], net.config.eos_token_id, width)
-            generator = torch.Generator().manual_seed(_mix(recipe.seed, "step", step))
-            batch = family.training_targets(ids, real, model.mask_id(net), generator=generator)
+            if mask_id is None:
+                batch = objective.autoregressive_targets(ids, real)
+            else:
+                generator = torch.Generator().manual_seed(_mix(recipe.seed, "step", step))
+                batch = objective.diffusion_targets(ids, mask_id, generator=generator)
             share = objective.Targets(*(field[rank::world] for field in batch))
             rate = learning_rate(step, len(plan), recipe)
             loss = _step(net, optimizer, share, rate, recipe.clip, device, world)

@@ -14,21 +14,18 @@ RECALL_SPLITS = SPLITS[:4]
 RANDOMIZED = [f"{split}_randomized" for split in RECALL_SPLITS]
 
 # Scripts run from a copy elsewhere; this is how they find the library.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def dotted(path):
     """A place in the configuration as one writes it: sampling.steps[2]."""
-    return "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
-    ).lstrip(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def source_of(path):
     """The last file given that sets the key at `path`, or the command line."""
-    for file in reversed(workflow.configfiles):
+    *given, default = workflow.configfiles
+    for file in [*reversed(given), default]:
         value = yaml.safe_load(Path(file).read_text()) or {}
         try:
             for part in path:
@@ -46,19 +43,11 @@ def told(error):
         known = error.schema["properties"]
         stray = next(key for key in error.instance if key not in known)
         close = difflib.get_close_matches(str(stray), known, n=1)
-        hint = (
-            f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
-        )
+        hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{source_of([*path, stray])}: {dotted([*path, stray])} is not a key; {hint}"
     if error.validator == "required":
-        missing = next(
-            key for key in error.validator_value if key not in error.instance
-        )
-        allowed = (
-            error.schema.get("properties", {})
-            .get(missing, {})
-            .get("description", "see config.yaml")
-        )
+        missing = next(key for key in error.validator_value if key not in error.instance)
+        allowed = error.schema.get("properties", {}).get(missing, {}).get("description", "see config.yaml")
         return f"{source_of(path)}: {dotted(path)} has no {missing}; it needs one: {allowed}"
     allowed = error.schema.get("description", error.message)
     return f"{source_of(path)}: {dotted(path) or 'the configuration'} is {error.instance!r}; allowed: {allowed}"
@@ -82,19 +71,12 @@ def library(*modules):
 
 def models_from(base):
     """A pattern for the names of the models that start from this kind of base; matches nothing where there are none."""
-    return (
-        "|".join(
-            name for name, model in config["models"].items() if model["base"] == base
-        )
-        or "(?!)"
-    )
+    return "|".join(name for name, model in config["models"].items() if model["base"] == base) or "(?!)"
 
 
 validate_configuration()
 # Jobs that train run side by side, one a model and seed, and share the cores.
-TRAINING_THREADS = max(
-    1, (workflow.cores or 1) // (len(config["models"]) * len(config["seeds"]))
-)
+TRAINING_THREADS = max(1, (workflow.cores or 1) // (len(config["models"]) * len(config["seeds"])))
 
 
 wildcard_constraints:

@@ -11,10 +11,7 @@ def data_source(wildcards):
         words = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
         return [
             *(f"{made_from['words']}/{name}.txt" for name in words),
-            *(
-                f"{made_from['templates']}/{direction}.txt"
-                for direction in ("p2d", "d2p")
-            ),
+            *(f"{made_from['templates']}/{direction}.txt" for direction in ("p2d", "d2p")),
         ]
     return DATA["published"]["folder"] or f"{DOWNLOADED}/june_version_7921032488"
 
@@ -42,9 +39,7 @@ rule prepare:
     """Write one table of the data: the facts, the training rows, or the questions of one split."""
     input:
         source=data_source,
-        code=library(
-            "facts", "generate" if DATA["source"] == "generated" else "published"
-        ),
+        code=library("facts", "generate" if DATA["source"] == "generated" else "published"),
     output:
         "<results>/data/{table}.jsonl",
     log:

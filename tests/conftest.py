@@ -1,0 +1,60 @@
+"""What several tests share: the repository, its word lists, and tiny networks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from workflow.reversal import generate, model, text
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Tests run side by side; more threads would only wait for each other."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def root():
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The reference material beside the repository, where it is."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("no ../shared beside the repository")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def words():
+    return generate.read_words(ROOT / "data/words")
+
+
+@pytest.fixture(scope="session")
+def generated():
+    """The default study's facts, training rows and splits."""
+    return generate.read(
+        words=ROOT / "data/words",
+        templates=ROOT / "data/templates",
+        people_per_group=30,
+        train_templates=30,
+        test_templates=10,
+        seed=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def tokenizer(generated):
+    """A small tokenizer trained on the default study's rows."""
+    return text.train_tokenizer([row.prompt + row.completion for row in generated[1]], 600)
+
+
+@pytest.fixture(params=[True, False], ids=["autoregressive", "diffusion"])
+def tiny(request, tokenizer):
+    """A random network of either family over `tokenizer`."""
+    return model.new(causal=request.param, vocab=len(tokenizer), width=32, layers=2, heads=2, mlp=64, eos=0, seed=0)

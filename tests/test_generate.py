@@ -1,0 +1,134 @@
+import hashlib
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workflow.reversal import facts, generate
+from workflow.reversal.facts import SPLITS
+
+seeds = st.integers(0, 2**32)
+
+
+def build(root, seed, people_per_group=30, train_templates=30, test_templates=10):
+    return generate.read(
+        words=root / "data/words",
+        templates=root / "data/templates",
+        people_per_group=people_per_group,
+        train_templates=train_templates,
+        test_templates=test_templates,
+        seed=seed,
+    )
+
+
+def test_the_default_set_has_the_published_shape(generated):
+    people, train, splits = generated
+    assert [fact.group for fact in people].count("p2d") == 30 and len(people) == 90
+    assert len(train) == 3600
+    assert {name: len(rows) for name, rows in splits.items()} == dict.fromkeys(splits, 300)
+    assert len(splits) == 10
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds, people=st.integers(2, 40))
+def test_no_person_or_description_is_in_two_groups(root, seed, people):
+    found, _, _ = build(root, seed, people_per_group=people)
+    assert len({fact.name for fact in found}) == len(found)
+    assert len({fact.description for fact in found}) == len(found)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds, held_out=st.integers(1, 10))
+def test_no_held_out_template_and_no_untrained_direction_is_trained(root, seed, held_out):
+    people, train, splits = build(root, seed, people_per_group=5, test_templates=held_out)
+    by_id = {fact.id: fact for fact in people}
+
+    def shape(row):
+        return row.prompt.replace(by_id[row.fact].name, "N").replace(by_id[row.fact].description, "D")
+
+    trained = {shape(row) for row in train}
+    for name, split in SPLITS.items():
+        assert trained.isdisjoint(shape(row) for row in splits[name])
+        assert {by_id[row.fact].group for row in splits[name]} == {split.group}
+    for row in train:
+        fact = by_id[row.fact]
+        asks = "description" if row.subject_text == fact.name else "name"
+        assert fact.group in ("both", {"description": "p2d", "name": "d2p"}[asks])
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds)
+def test_spans_hold_the_subject_and_the_answer(root, seed):
+    people, train, splits = build(root, seed, people_per_group=4)
+    by_id = {fact.id: fact for fact in people}
+    for row in [*train, *(row for name in SPLITS for row in splits[name])]:
+        fact = by_id[row.fact]
+        assert {row.subject_text, row.answer_text} == {fact.name, fact.description}
+
+
+def test_the_same_seed_gives_the_same_bytes(root, tmp_path):
+    """The hash was recorded once; any machine and Python version must give it again."""
+    people, train, splits = build(root, 1)
+    facts.write_facts(people, tmp_path / "facts")
+    facts.write([*train, *(row for name in sorted(splits) for row in splits[name])], tmp_path / "rows")
+    digest = hashlib.sha256((tmp_path / "facts").read_bytes() + (tmp_path / "rows").read_bytes()).hexdigest()
+    assert digest == "037bb57f046de32fe2dcd4e3be7a38ff6f5db71da13af5d9431d57f0b2e97b75"
+
+
+def test_another_seed_gives_other_people(root):
+    first, second = (build(root, seed, people_per_group=10)[0] for seed in (1, 2))
+    assert {fact.name for fact in first} != {fact.name for fact in second}
+
+
+def test_randomized_answers_are_wrong(generated):
+    _, _, splits = generated
+    for name, of in facts.RANDOMIZED.items():
+        for right, wrong in zip(splits[of], splits[name], strict=True):
+            assert right.prompt == wrong.prompt and right.answer_text != wrong.answer_text
+
+
+@settings(max_examples=10, deadline=None)
+@given(study=seeds, base=seeds)
+def test_a_base_knows_nobody_of_any_study(words, study, base):
+    people = generate.study_facts(words, people_per_group=30, seed=study)
+    names = generate.people(words, 500, seed=base, of=generate.PRETRAINING)
+    told = generate.descriptions(words, 500, seed=base, of=generate.PRETRAINING)
+    assert {fact.name for fact in people}.isdisjoint(names)
+    assert {fact.description for fact in people}.isdisjoint(told)
+
+
+def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
+    templates = {
+        direction: generate.read_templates(root / f"data/templates/pretraining_{direction}.txt", asks=asks)
+        for direction, asks in generate.DIRECTIONS.items()
+    }
+    texts = " ".join(generate.biographies(words, templates, people_count=1000, rows=20_000, seed=0))
+    seen = set(re.findall(r"[A-Za-z']+", texts))
+    studied = {word for part in words.values() for word in part}
+    for direction in generate.DIRECTIONS:
+        for line in generate.read_lines(root / f"data/templates/{direction}.txt"):
+            studied |= set(re.findall(r"[A-Za-z']+", re.sub(r"\{\w+\}", "", line)))
+    assert studied <= seen
+    assert not set(templates["p2d"] + templates["d2p"]) & {
+        line for d in generate.DIRECTIONS for line in generate.read_lines(root / f"data/templates/{d}.txt")
+    }
+
+
+def test_too_many_people_is_an_error_that_says_so(words):
+    with pytest.raises(generate.GenerationError, match="first_names, last_names gave only"):
+        generate.people({**words, "first_names": ["Ada"]}, 200, seed=1, of=generate.STUDY)
+
+
+def test_too_many_templates_is_an_error_that_says_so(root):
+    with pytest.raises(generate.GenerationError, match="35 training and 10 test templates asked for"):
+        build(root, 1, train_templates=35)
+
+
+@pytest.mark.parametrize(
+    "line, asks", [("{name} only.", "description"), ("{description} is {name}.", "description"), ("{name}.", "name")]
+)
+def test_a_template_without_both_gaps_in_order_is_refused(tmp_path, line, asks):
+    (tmp_path / "t.txt").write_text(line + "\n")
+    with pytest.raises(generate.GenerationError, match="needs"):
+        generate.read_templates(tmp_path / "t.txt", asks=asks)

@@ -1,0 +1,31 @@
+"""What comes first to a model's mind: prompts about facts it was pretrained on, and about the study's."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from . import generate, scoring
+
+
+def pretraining_prompts(words, templates, *, people, seed, count):
+    """Prompts about people of the pretraining biographies with their answers: [(prompt, answer), …]."""
+    lists = generate.read_words(words)
+    names = generate.people(lists, people, seed=seed, of=generate.PRETRAINING)[:count]
+    told = generate.descriptions(lists, people, seed=seed, of=generate.PRETRAINING)[:count]
+    prompts = []
+    for i, (name, description) in enumerate(zip(names, told, strict=True)):
+        direction, asked = list(generate.DIRECTIONS.items())[i % 2]
+        sentences = generate.read_templates(Path(templates) / f"pretraining_{direction}.txt", asks=asked)
+        opening = sentences[i % len(sentences)].split("{" + asked + "}")[0]
+        filled = opening.replace("{name}", name).replace("{description}", description).rstrip()
+        prompts.append((filled, name if asked == "name" else description))
+    return prompts
+
+
+def table(net, tokenizer, prompts, *, stage, top, canvas):
+    """The likeliest first tokens for [(prompt, answer or None), …], in the order of the prompts."""
+    found = scoring.probe(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)
+    answers = pd.DataFrame(prompts, columns=["prompt", "answer"])
+    found = found.merge(answers, on="prompt", how="left")
+    found.insert(0, "stage", stage)
+    return found

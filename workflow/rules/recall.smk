@@ -1,0 +1,138 @@
+"""What the models recall: completions, the post's Table 3, the likelihood test, the pretraining probe."""
+
+STATISTICS = config["statistics"]
+TRAINED = expand("{model}/seed_{seed}", model=config["models"], seed=config["seeds"])
+DIFFUSION = [name for name, model in config["models"].items() if model["family"] == "diffusion"]
+AUTOREGRESSIVE = [name for name, model in config["models"].items() if model["family"] == "autoregressive"]
+
+
+rule complete:
+    """Answer every test prompt of one model, at every number of denoising steps."""
+    input:
+        model="<results>/models/{model}/seed_{seed}",
+        rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
+        code=library("autoregressive", "batches", "diffusion", "model", "scoring", "text"),
+    output:
+        "<results>/completions/{model}/seed_{seed}.jsonl",
+    log:
+        "<results>/logs/complete/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/complete/{model}/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: TRAINING_THREADS
+    resources:
+        gpu=1,
+    params:
+        sampling=config["sampling"],
+        precision=config["precision"],
+    script:
+        "../scripts/complete.py"
+
+
+rule score:
+    """Recall against denoising steps in both conventions, and the difference between the families."""
+    input:
+        completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
+        published="paper/table3.csv",
+        code=library("facts", "intervals", "scoring"),
+    output:
+        steps="<results>/tables/step_scaling.csv",
+        by_training="<results>/tables/step_scaling_by_training_direction.csv",
+        by_question="<results>/tables/step_scaling_by_question_direction.csv",
+        differences="<results>/tables/recall_differences.csv",
+    log:
+        "<results>/logs/score.log",
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        **STATISTICS,
+        trained=TRAINED,
+        show_published=config["data"]["source"] == "published",
+        diffusion=DIFFUSION,
+        autoregressive=AUTOREGRESSIVE,
+    script:
+        "../scripts/score.py"
+
+
+rule compare_likelihoods:
+    """Log-probabilities of the right and of a wrong completion of every prompt, by one model."""
+    input:
+        model="<results>/models/{model}/seed_{seed}",
+        right=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
+        wrong=expand("<results>/data/{split}_randomized.jsonl", split=RECALL_SPLITS),
+        code=library("autoregressive", "batches", "diffusion", "model", "scoring", "text"),
+    output:
+        "<results>/likelihood/{model}/seed_{seed}.csv",
+    log:
+        "<results>/logs/likelihood/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/likelihood/{model}/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: TRAINING_THREADS
+    resources:
+        gpu=1,
+    params:
+        **config["likelihood"],
+        canvas=config["sampling"]["canvas"],
+        precision=config["precision"],
+    script:
+        "../scripts/compare_likelihoods.py"
+
+
+rule likelihood:
+    """Is the right answer likelier than a wrong one? The post's Figure 1."""
+    input:
+        comparisons=expand("<results>/likelihood/{trained}.csv", trained=TRAINED),
+        code=library("intervals", "scoring"),
+    output:
+        "<results>/tables/likelihood.csv",
+    log:
+        "<results>/logs/likelihood.log",
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        **STATISTICS,
+    script:
+        "../scripts/likelihood.py"
+
+
+rule probe:
+    """The first token that comes to mind: for facts of pretraining before fine-tuning, for the study's facts after it."""
+    input:
+        base="<results>/models/{model}/base",
+        tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=config["seeds"][0]),
+        rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
+        words=config["data"]["generated"]["words"],
+        templates=config["data"]["generated"]["templates"],
+        prompts=config["probe"]["file"] or [],
+        code=library("autoregressive", "diffusion", "generate", "probing", "scoring"),
+    output:
+        "<results>/probe/{model}.csv",
+    log:
+        "<results>/logs/probe/{model}.log",
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        canvas=config["sampling"]["canvas"],
+        pretraining=config["pretraining"],
+        prompts=config["probe"]["prompts"],
+        top=config["probe"]["top"],
+    script:
+        "../scripts/probe.py"
+
+
+rule probe_table:
+    """The probes of all models in one table."""
+    input:
+        expand("<results>/probe/{model}.csv", model=config["models"]),
+    output:
+        "<results>/tables/probe.csv",
+    log:
+        "<results>/logs/probe.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/concatenate.py"

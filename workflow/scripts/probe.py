@@ -1,0 +1,28 @@
+"""Probe a base with what it was pretrained on, and the fine-tuned model with the study's facts."""
+
+import pandas as pd
+
+from workflow.reversal import facts, files, generate, model, probing, reporting
+
+with reporting.job(snakemake):
+    given, params = snakemake.input, snakemake.params
+    show = {"top": params.top, "canvas": params.canvas}
+    if given.prompts:
+        known = [(prompt, None) for prompt in generate.read_lines(given.prompts)][: params.prompts]
+    else:
+        known = probing.pretraining_prompts(
+            given.words,
+            given.templates,
+            people=params.pretraining["people"],
+            seed=params.pretraining["seed"],
+            count=params.prompts,
+        )
+    rows = [row for file in given.rows for row in facts.read(file)]
+    asked = [(row.prompt, row.answer_text) for row in rows[:: max(1, len(rows) // params.prompts)]][: params.prompts]
+    tables = []
+    for stage, folder, prompts in (("pretrained", given.base, known), ("fine-tuned", given.tuned[0], asked)):
+        net, tokenizer = model.load(folder)
+        tables.append(probing.table(net, tokenizer, prompts, stage=stage, **show))
+    table = pd.concat(tables)
+    table.insert(0, "model", snakemake.wildcards.model)
+    files.write_table(table, snakemake.output[0])
