@@ -1,0 +1,84 @@
+"""Causal tracing as first published: one forward pass of the whole network, by hooks, for every state.
+
+The tests' oracle and the benchmark's baseline. Row 0 of each batch is the clean run, the other rows are corrupted.
+"""
+
+from contextlib import ExitStack
+
+import torch
+
+from workflow.reversal import model
+
+
+@torch.no_grad()
+def trace(net, input_ids, *, subject, answer, noise, kind="state", window=1, severed=None, positions=None):
+    """Joint log-probabilities: clean (), corrupted (draws,), restored (positions, layers, draws).
+
+    `positions` (None: all) are those to restore.
+    """
+    depth = len(model.layers(net))
+    batch = torch.as_tensor(input_ids).to(net.device).repeat(1 + len(noise), 1)
+    corrupted = {}
+    base = _run(net, batch, subject, answer, noise, _reading(net, severed, corrupted))
+    positions = range(batch.shape[1]) if positions is None else positions
+    restored = torch.empty(len(positions), depth, len(noise), device=net.device)
+    for row, position in enumerate(positions):
+        for layer in range(depth):
+            if kind == "state":
+                put_back = [_copying(_module(net, kind, layer), position)]
+            else:
+                near = range(max(0, layer - window // 2), min(depth, layer - (-window // 2)))
+                put_back = [_copying(_module(net, kind, other), position) for other in near]
+            above = range(layer + 1, depth) if severed else ()
+            cut = [_holding(_module(net, severed, other), position, corrupted[other]) for other in above]
+            restored[row, layer] = _run(net, batch, subject, answer, noise, put_back + cut)[1:]
+    return base[0], base[1:], restored
+
+
+def _run(net, batch, subject, answer, noise, hooks):
+    """The joint log-probability (rows,) of the answer, with noise on the subject of all rows but the first."""
+
+    def corrupt(module, args, output):
+        output = output.clone()
+        output[1:, subject[0] : subject[1]] += noise.to(output)
+        return output
+
+    with ExitStack() as stack:
+        for module, hook in [(net.get_input_embeddings(), corrupt), *hooks]:
+            stack.callback(module.register_forward_hook(hook).remove)
+        logits = net(input_ids=batch, use_cache=False).logits[..., : model.vocab(net)]
+    logs = logits.float().log_softmax(-1)
+    return sum(logs[:, position, token] for position, token in answer.items())
+
+
+def _module(net, kind, layer):
+    block = model.layers(net)[layer]
+    return {"state": lambda b: b, "mlp": model.mlp, "attn": model.attention}[kind](block)
+
+
+def _copying(module, position):
+    """Give all rows the clean row's value at `position`."""
+    return module, lambda module, args, output: _changed(output, position, lambda value: value[:1])
+
+
+def _holding(module, position, values):
+    """Give all rows the values (rows, T, D) of an earlier run at `position`."""
+    return module, lambda module, args, output: _changed(output, position, lambda value: values[:, position])
+
+
+def _changed(output, position, new):
+    value = (output[0] if isinstance(output, tuple) else output).clone()
+    value[:, position] = new(value[:, position])
+    return (value, *output[1:]) if isinstance(output, tuple) else value
+
+
+def _reading(net, kind, values):
+    """Hooks that keep what every module of a kind puts out."""
+
+    def keep(layer):
+        def hook(module, args, output):
+            values[layer] = (output[0] if isinstance(output, tuple) else output).clone()
+
+        return hook
+
+    return [(_module(net, kind, layer), keep(layer)) for layer in range(len(model.layers(net)))] if kind else []
