@@ -14,6 +14,7 @@ import torch
 
 from . import model, tracing_llama
 from .budget import Budget
+from .errors import UserError
 
 KINDS = ("state", "mlp", "attn")
 SEVERABLE = ("mlp", "attn")
@@ -91,7 +92,7 @@ def add_noise(net, input_ids, subject, noise):
     first, end = _within(subject, len(input_ids))
     clean = embed(net, input_ids)
     if noise.dim() != 3 or noise.shape[1:] != (end - first, clean.shape[1]):
-        raise ValueError(f"noise has shape {tuple(noise.shape)}; it is (draws, {end - first}, {clean.shape[1]})")
+        raise UserError(f"noise has shape {tuple(noise.shape)}; it is (draws, {end - first}, {clean.shape[1]})")
     corrupted = clean.repeat(len(noise), 1, 1)
     corrupted[:, first:end] += noise.to(clean)
     return corrupted
@@ -101,7 +102,7 @@ def replace_subject(net, input_ids, subject, tokens):
     """Embeddings (1, T, D) with other `tokens`, as many, in the subject's place: masks, or another's name."""
     first, end = _within(subject, len(input_ids))
     if len(tokens) != end - first:
-        raise ValueError(f"{len(tokens)} tokens cannot replace a subject of {end - first}")
+        raise UserError(f"{len(tokens)} tokens cannot replace a subject of {end - first}")
     ids = [*input_ids[:first], *tokens, *input_ids[end:]]
     return embed(net, [int(token) for token in ids])[None]
 
@@ -222,28 +223,28 @@ def _log_probabilities(net, embedded, position, token):
 def _within(subject, length):
     first, end = subject
     if not 0 <= first < end <= length:
-        raise ValueError(f"subject is {first}–{end}; it is a range of tokens within the {length} of the sequence")
+        raise UserError(f"subject is {first}–{end}; it is a range of tokens within the {length} of the sequence")
     return first, end
 
 
 def _check(net, problems, kind, window, severed, precision):
     if net.training:
-        raise ValueError("the network is in training mode; tracing needs it as net.eval() leaves it")
+        raise UserError("the network is in training mode; tracing needs it as net.eval() leaves it")
     if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; it is one of {', '.join(KINDS)}")
+        raise UserError(f"kind is {kind!r}; it is one of {', '.join(KINDS)}")
     if window < 1 or window != int(window):
-        raise ValueError(f"window is {window}; it is a whole number of layers from 1 up")
+        raise UserError(f"window is {window}; it is a whole number of layers from 1 up")
     if severed is not None and (severed not in SEVERABLE or kind != "state"):
-        raise ValueError(f"severed is {severed!r} with kind {kind!r}; it is mlp or attn, with kind state")
+        raise UserError(f"severed is {severed!r} with kind {kind!r}; it is mlp or attn, with kind state")
     if precision not in tracing_llama.DTYPES:
-        raise ValueError(f"precision is {precision!r}; it is one of {', '.join(tracing_llama.DTYPES)}")
+        raise UserError(f"precision is {precision!r}; it is one of {', '.join(tracing_llama.DTYPES)}")
     if precision != "float32" and not tracing_llama.supports(net):
-        raise ValueError(f"precision is {precision!r}; a {type(net).__name__} is traced in float32 only")
+        raise UserError(f"precision is {precision!r}; a {type(net).__name__} is traced in float32 only")
     for problem in problems:
         if not problem.answer:
-            raise ValueError("an answer has at least one token")
+            raise UserError("an answer has at least one token")
         for position, token in problem.answer.items():
             if not 0 <= position < len(problem.clean):
-                raise ValueError(f"answer has position {position}; the sequence has {len(problem.clean)} tokens")
+                raise UserError(f"answer has position {position}; the sequence has {len(problem.clean)} tokens")
             if not 0 <= token < model.vocab(net):
-                raise ValueError(f"answer has token {token}; real tokens are 0–{model.vocab(net) - 1}")
+                raise UserError(f"answer has token {token}; real tokens are 0–{model.vocab(net) - 1}")

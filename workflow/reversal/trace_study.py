@@ -1,0 +1,504 @@
+"""What is traced: which facts, at which steps, under which corruptions; and what comes of it, by token role and layer.
+
+A fact is traced when the model answers a question about it. The clean trajectory tells at which step each token of the
+answer appeared: a diffusion network is traced from t1, the step that shows the first of them, to t2, which shows the
+last. The canvas is what the step found, and the score the joint one of the answer tokens still masked there. Guidance
+may shape the trajectory; what is traced is one conditional run of the network. An autoregressive network is given its
+own answer, and each token of it is a step.
+"""
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import safetensors
+import safetensors.numpy
+import torch
+
+from . import autoregressive, diffusion, intervals, model, scoring, text, tracing
+from .errors import UserError
+from .facts import SPLITS
+from .files import atomic
+
+CORRUPTIONS = ("gaussian", "mask", "swap")
+# What is restored, and which modules stay corrupted above it.
+KINDS = {
+    "state": ("state", None),
+    "mlp": ("mlp", None),
+    "attn": ("attn", None),
+    "severed_mlp": ("state", "mlp"),
+    "severed_attn": ("state", "attn"),
+}
+ROLES = (
+    "prior prompt",  # before the subject
+    "first subject",
+    "middle subject",
+    "last subject",  # also of a subject of one token
+    "first subsequent",
+    "further prompt",
+    "last prompt",
+    "revealed answer",
+    "revealed canvas",  # generated, but not part of the answer
+    "masked answer",
+    "masked canvas",
+)
+STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
+SCORES = ("probability", "log_probability")
+TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
+NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
+OUTCOMES = "outcomes.csv"
+KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]
+COLUMNS = [*KEYS, "n", "mean", "ci_low", "ci_high"]
+
+
+class Answered(NamedTuple):
+    """A question that the model answered, and what its canvas held at the steps to trace."""
+
+    row: object  # a facts.Row
+    ids: list  # the prompt and what was generated
+    prompt: int  # tokens of the prompt
+    subject: tuple  # range of tokens
+    answer: tuple  # range of tokens
+    t1: int
+    t2: int
+    steps: list  # those of t1 … t2 to trace
+    canvases: list  # the ids that each of them found
+
+
+class FactTrace(NamedTuple):
+    """The trace of one fact at S steps, P positions and L layers.
+
+    For each score s and corruption c, `arrays` holds `s.clean` (S,), `s.c.corrupted` (S,) and `s.c.restored`
+    (K, S, P, L), the K kinds being `kinds[c]`.
+    """
+
+    about: dict  # fact, template, prompt, reference, tokens, subject, answer, t1, t2
+    steps: list
+    roles: list  # (S, P); None where an autoregressive step has not come to yet
+    kinds: dict
+    arrays: dict
+
+
+def trace_split(
+    net,
+    tokenizer,
+    rows,
+    *,
+    split,
+    canvas,
+    sampling,
+    corruptions,
+    window=1,
+    draws=10,
+    scale=3.0,
+    seed=0,
+    most_steps=3,
+    least_tokens=2,
+    most_facts=None,
+    correct=None,
+    precision="float32",
+    budget=None,
+    job=None,
+):
+    """Trace the facts that the `rows` of one split ask for: a list of `FactTrace`, and the outcome for every fact.
+
+    canvas, sampling: how the model answers, as in `scoring.complete_split`; `sampling` is a dict with the rest.
+    corruptions: {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in
+        its place ("mask"), or with another fact's subject of as many tokens ("swap").
+    draws, scale, seed: of the noise, which has `scale` times the standard deviation of the embeddings; each fact draws
+        its own, the same for all its steps.
+    most_steps: how many of t1 … t2 are traced at most, evenly chosen, both ends included.
+    least_tokens: answers of fewer tokens are not traced. most_facts: how many facts are (None: all).
+    correct: which rows the model answers, where that is known for this sampling; otherwise all are asked.
+    window, precision, budget: as in `tracing.restore`.
+
+    The outcomes are a table with columns fact, corruption and outcome.
+    """
+    _check(corruptions, most_steps, draws)
+    if correct is None:
+        completed = scoring.complete_split(net, tokenizer, rows, split=split, canvas=canvas, **sampling)
+        correct = [completion["correct"] for completion in completed]
+    chosen = choose(rows, correct)
+    asked = [row for row in chosen.values() if row is not None]
+    answered = {}
+    for found in answer(net, tokenizer, asked, canvas=canvas, sampling=sampling, most_steps=most_steps):
+        if found is not None:
+            answered[found.row.fact] = found
+    outcome = {fact: _outcome(answered.get(fact), least_tokens) for fact in chosen}
+    wanted = [fact for fact in chosen if outcome[fact] == TRACED]
+    outcome |= dict.fromkeys(wanted[most_facts:] if most_facts is not None else (), NOT_NEEDED)
+    wanted = wanted[:most_facts]
+    subjects = _subjects(tokenizer, rows)
+    how = {"window": window, "precision": precision, "budget": budget}
+    progress = job.progress(len(wanted), f"tracing {split}", "facts") if job else None
+    traces, records = [], []
+    for fact in wanted:
+        ways = _ways(net, answered[fact], subjects, corruptions, draws=draws, scale=scale, seed=seed)
+        corrupt = {name: way for name, way in ways.items() if callable(way)}
+        if corrupt:
+            kinds = {name: list(corruptions[name]) for name in corrupt}
+            traces.append(trace_fact(net, tokenizer, answered[fact], corrupt, kinds, **how))
+        records += [(fact, name, TRACED if callable(way) else way) for name, way in ways.items()]
+        if progress:
+            progress.advance()
+    records += [(fact, name, outcome[fact]) for fact in chosen if outcome[fact] != TRACED for name in corruptions]
+    return traces, pd.DataFrame(records, columns=["fact", "corruption", "outcome"])
+
+
+def choose(rows, correct):
+    """One of each fact's answered rows, another template from fact to fact; None for a fact without any."""
+    answered = {}
+    for row, right in zip(rows, correct, strict=True):
+        answered.setdefault(row.fact, []).extend([row] if right else [])
+    return {fact: own[i % len(own)] if own else None for i, (fact, own) in enumerate(answered.items())}
+
+
+def answer(net, tokenizer, rows, *, canvas, sampling, most_steps):
+    """Ask the model once more and keep the trajectories: an `Answered` per row, None where the answer is wrong."""
+    if not rows:
+        return []
+    examples = [text.encode(tokenizer, row) for row in rows]
+    prompts = [example.ids[: example.prompt] for example in examples]
+    if model.is_diffusion(net):
+        done = diffusion.denoise(net, prompts, canvas=canvas, **sampling)
+        generated, shown = done.canvas.tolist(), done.step.tolist()
+    else:
+        room = canvas - min(map(len, prompts))
+        done = autoregressive.complete(net, prompts, new_tokens=room, eos=tokenizer.eos_token_id)
+        generated = [[*prompt, *new][:canvas] for prompt, new in zip(prompts, done.tokens, strict=True)]
+        shown = [range(-len(prompt), canvas - len(prompt)) for prompt in prompts]
+    results = []
+    for i, (row, example) in enumerate(zip(rows, examples, strict=True)):
+        span = locate(tokenizer, generated[i][example.prompt :], row)
+        if span is None:
+            results.append(None)
+            continue
+        place = (example.prompt + span[0], example.prompt + span[1])
+        t1, t2 = min(shown[i][slice(*place)]), max(shown[i][slice(*place)])
+        steps = evenly(t1, t2, most_steps)
+        if model.is_diffusion(net):
+            canvases = [done.entering(step)[i].tolist() for step in steps]
+        else:
+            canvases = [generated[i][: example.prompt + step] for step in steps]
+        results.append(Answered(row, generated[i], example.prompt, example.subject, place, t1, t2, steps, canvases))
+    return results
+
+
+def locate(tokenizer, generated, row):
+    """The range of `generated` ids that hold the row's answer; None where its completion is not among their text."""
+    if tokenizer.eos_token_id in generated:
+        generated = generated[: generated.index(tokenizer.eos_token_id)]
+    decode = partial(tokenizer.decode, skip_special_tokens=True)
+    whole, reference = decode(generated), row.completion.strip()
+    start = whole.lower().find(reference.lower())
+    if start < 0:
+        return None
+    ends = [0, *(len(decode(generated[: i + 1])) for i in range(len(generated)))]
+    start -= len(row.completion) - len(row.completion.lstrip())
+    span = (start + row.answer[0], start + row.answer[1])
+    return text.token_range(whole, list(zip(ends, ends[1:], strict=False)), span)
+
+
+def evenly(first, last, most):
+    """At most `most` whole numbers from `first` to `last`, evenly spread, both ends among them."""
+    count = min(most, last - first + 1)
+    return sorted({round(value) for value in np.linspace(first, last, count).tolist()})
+
+
+def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
+    """The `FactTrace` of one answered question.
+
+    `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
+    """
+    masked = model.is_diffusion(net)
+    canvases = found.canvases if masked else found.canvases[-1:]
+    answers = [_still_masked(found, canvas, model.mask_id(net)) for canvas in canvases] if masked else [_next(found)]
+    problems = {
+        name: [
+            tracing.Problem(tracing.embed(net, canvas), make(canvas), wanted)
+            for canvas, wanted in zip(canvases, answers, strict=True)
+        ]
+        for name, make in corrupt.items()
+    }
+    restored = {name: {} for name in corrupt}  # {corruption: {kind: [Trace at each step]}}
+    for kind in KINDS:
+        owners = [name for name in corrupt if kind in kinds[name]]
+        what, severed = KINDS[kind]
+        together = [problem for name in owners for problem in problems[name]]
+        runs = iter(tracing.restore(net, together, kind=what, severed=severed, **how) if together else ())
+        for name in owners:
+            own = [next(runs) for _ in problems[name]]
+            # One run of an autoregressive network predicts the tokens of all steps.
+            restored[name][kind] = (
+                [tracing.score(run) for run in own]
+                if masked
+                else [tracing.score(own[0], [i]) for i in range(len(found.steps))]
+            )
+    length = len(canvases[-1])
+    return FactTrace(
+        about=_about(tokenizer, found),
+        steps=list(found.steps),
+        roles=[roles(found, canvas, length, model.mask_id(net)) for canvas in found.canvases],
+        kinds=kinds,
+        arrays=_arrays(restored, kinds),
+    )
+
+
+def _still_masked(found, canvas, mask):
+    return {place: found.ids[place] for place in range(*found.answer) if canvas[place] == mask}
+
+
+def _next(found):
+    """Each step's token, predicted at the position before it."""
+    return {found.prompt + step - 1: found.ids[found.prompt + step] for step in found.steps}
+
+
+def _about(tokenizer, found):
+    row = found.row
+    return {
+        "fact": row.fact,
+        "template": row.template,
+        "prompt": row.prompt,
+        "reference": row.completion,
+        "tokens": [tokenizer.decode([token]) for token in found.ids],
+        "prompt_tokens": found.prompt,
+        "subject": list(found.subject),
+        "answer": list(found.answer),
+        "t1": found.t1,
+        "t2": found.t2,
+    }
+
+
+def _arrays(restored, kinds):
+    arrays = {}
+    for name, by_kind in restored.items():
+        some = by_kind[kinds[name][0]]
+        for score, prefix in zip(SCORES, ("", "log_"), strict=True):
+            field = partial(_field, prefix)
+            arrays[f"{score}.clean"] = np.array([field(trace, "clean") for trace in some])
+            arrays[f"{score}.{name}.corrupted"] = np.array([field(trace, "corrupted") for trace in some])
+            arrays[f"{score}.{name}.restored"] = np.stack(
+                [[field(trace, "restored").numpy() for trace in by_kind[kind]] for kind in kinds[name]]
+            )
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def _field(prefix, trace, name):
+    return getattr(trace, prefix + name)
+
+
+def roles(found, canvas, length, mask):
+    """The role of each of `length` positions when the network sees `canvas`; None beyond it."""
+    return [_role(found, place, canvas[place] == mask) if place < len(canvas) else None for place in range(length)]
+
+
+def _role(found, place, masked):
+    first, end = found.subject
+    if place >= found.prompt:
+        part = "answer" if found.answer[0] <= place < found.answer[1] else "canvas"
+        return f"masked {part}" if masked else f"revealed {part}"
+    if first <= place < end:
+        return "last subject" if place == end - 1 else "first subject" if place == first else "middle subject"
+    if place < first:
+        return "prior prompt"
+    if place == found.prompt - 1:
+        return "last prompt"
+    return "first subsequent" if place == end else "further prompt"
+
+
+def _ways(net, found, subjects, corruptions, *, draws, scale, seed):
+    """For each corruption a function from ids to corrupted embeddings, or why there is none."""
+    ways = {}
+    for name in corruptions:
+        if name == "gaussian":
+            digest = hashlib.sha256(f"{seed}/{found.row.fact}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+            noise = tracing.draw_noise(net, found.subject, draws, generator=generator, scale=scale)
+            ways[name] = partial(_with_noise, net, found.subject, noise)
+            continue
+        if name == "mask":
+            width = found.subject[1] - found.subject[0]
+            tokens, reason = [model.mask_id(net)] * width if model.is_diffusion(net) else None, NO_MASK
+        else:
+            tokens, reason = swap_partner(found.row, subjects), NO_PARTNER
+        ways[name] = partial(_with_tokens, net, found.subject, tokens) if tokens else reason
+    return ways
+
+
+def _with_noise(net, subject, noise, ids):
+    return tracing.add_noise(net, ids, subject, noise)
+
+
+def _with_tokens(net, subject, tokens, ids):
+    return tracing.replace_subject(net, ids, subject, tokens)
+
+
+def swap_partner(row, subjects):
+    """The subject's tokens in the next fact's row of the same template that has as many, but others; or None.
+
+    `subjects` has the tokens by template and fact.
+    """
+    of_fact = subjects[row.template]
+    facts = list(of_fact)
+    start = facts.index(row.fact)
+    for other in facts[start + 1 :] + facts[:start]:
+        if len(of_fact[other]) == len(of_fact[row.fact]) and of_fact[other] != of_fact[row.fact]:
+            return of_fact[other]
+    return None
+
+
+def _subjects(tokenizer, rows):
+    subjects = {}
+    for row in rows:
+        example = text.encode(tokenizer, row)
+        subjects.setdefault(row.template, {})[row.fact] = example.ids[slice(*example.subject)]
+    return subjects
+
+
+def _outcome(found, least_tokens):
+    if found is None:
+        return NOT_ANSWERED
+    return TOO_SHORT if found.answer[1] - found.answer[0] < least_tokens else TRACED
+
+
+def _check(corruptions, most_steps, draws):
+    for name, kinds in corruptions.items():
+        if name not in CORRUPTIONS:
+            raise UserError(f"corruption {name!r} is unknown; the corruptions are {', '.join(CORRUPTIONS)}")
+        if not kinds:
+            raise UserError(f"corruption {name!r} has no kinds; it needs some of {', '.join(KINDS)}")
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UserError(f"kind {kind!r} of {name!r} is unknown; the kinds are {', '.join(KINDS)}")
+    for name, value in (("most_steps", most_steps), ("draws", draws)):
+        if value < 1:
+            raise UserError(f"{name} is {value}; it is a whole number from 1 up")
+
+
+def write(traces, outcomes, folder):
+    """Write a file per fact and the table of outcomes into `folder`; traces of earlier runs are removed."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.safetensors"):
+        old.unlink()
+    for trace in traces:
+        described = {name: getattr(trace, name) for name in ("about", "steps", "roles", "kinds")}
+        with atomic(folder / f"{trace.about['fact']}.safetensors") as file:
+            file.write(safetensors.numpy.save(trace.arrays, {"trace": json.dumps(described, ensure_ascii=False)}))
+    with atomic(folder / OUTCOMES) as file:
+        file.write(outcomes.to_csv(index=False).encode())
+
+
+def read(folder):
+    """The traces and the outcomes that `write` left, facts in the order of their ids."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return [read_fact(file) for file in files], pd.read_csv(Path(folder) / OUTCOMES)
+
+
+def read_fact(path):
+    """The `FactTrace` of one file."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        described = json.loads(file.metadata()["trace"])
+        return FactTrace(**described, arrays={name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def count_outcomes(outcomes):
+    """How many facts were traced and why the others were not: columns corruption, outcome, n."""
+    return outcomes.groupby(["corruption", "outcome"], sort=False).size().rename("n").reset_index()
+
+
+def stages(trace):
+    """The stage of each step."""
+    t1, t2 = trace.about["t1"], trace.about["t2"]
+    names = {t1: "first", t2: "last"} if t1 != t2 else {t1: "only"}
+    return [names.get(step, "middle") for step in trace.steps]
+
+
+def effects_by_role(trace, corruption, score):
+    """Indirect effects (kinds, S, roles, L), means over a role's positions; NaN where a step has none."""
+    corrupted = trace.arrays[f"{score}.{corruption}.corrupted"]
+    effects = trace.arrays[f"{score}.{corruption}.restored"].astype(float) - corrupted[:, None, None]
+    member = np.array(trace.roles)[:, None] == np.array(ROLES)[:, None]  # (S, roles, P)
+    with np.errstate(invalid="ignore"):
+        return np.einsum("kspl,srp->ksrl", effects, member) / member.sum(-1)[:, :, None]
+
+
+def aggregate(traces, *, model, seed, split):
+    """Mean effects over the facts of one split, with 95% intervals: the rows of the study's table of traces.
+
+    `mean` is the average indirect effect, restored − corrupted, of a kind's layer at the tokens of a role. Kind "total"
+    is clean − corrupted, "clean" and "corrupted" the scores themselves; these have no layer and role "all". Rows with a
+    `step` are about that step; rows without are about the `stage`, "all" being all steps of a fact. n counts facts.
+    """
+    frames = []
+    for corruption in CORRUPTIONS:
+        own = [trace for trace in traces if corruption in trace.kinds]
+        for score in SCORES if own else ():
+            effects = [effects_by_role(trace, corruption, score) for trace in own]
+            scores = [_scores(trace, corruption, score) for trace in own]
+            names = {"corruption": [corruption], "score": [score]}
+            axes = {"kind": own[0].kinds[corruption], "role": ROLES, "layer": range(effects[0].shape[-1])}
+            frames += _tables([value.swapaxes(0, 1) for value in effects], own, names | axes)
+            axes = {"kind": ("clean", "corrupted", "total"), "role": ["all"], "layer": [pd.NA]}
+            frames += _tables([value.T[..., None, None] for value in scores], own, names | axes)
+    if not frames:
+        return pd.DataFrame(columns=COLUMNS)
+    table = pd.concat(frames, ignore_index=True)
+    table = table[table.n > 0].assign(model=model, seed=seed, split=split, direction=SPLITS[split].direction)
+    return table.astype({"step": "Int64", "layer": "Int64", "n": int})[COLUMNS].reset_index(drop=True)
+
+
+def _scores(trace, corruption, score):
+    clean, corrupted = trace.arrays[f"{score}.clean"], trace.arrays[f"{score}.{corruption}.corrupted"]
+    return np.stack([clean, corrupted, clean - corrupted]).astype(float)
+
+
+def _tables(values, traces, axes):
+    """Tables by stage and by step of facts' `values`, each (S, kinds, roles, L); `axes` name all but the first."""
+    by_stage, by_step = [], []
+    steps = sorted({step for trace in traces for step in trace.steps})
+    for value, trace in zip(values, traces, strict=True):
+        stage = np.array(stages(trace))
+        by_stage.append([_mean(value[stage == name]) for name in STAGES] + [_mean(value)])
+        by_step.append([_mean(value[np.array(trace.steps) == step]) for step in steps])
+    return [
+        _table(by_stage, {"stage": [*STAGES, "all"], "step": [pd.NA], **axes}),
+        _table(by_step, {"stage": ["all"], "step": steps, **axes}),
+    ]
+
+
+def _table(values, axes):
+    """A row for each combination of the `axes`, with the mean of `values` (facts, ...) and its interval."""
+    values = np.array(values, float)
+    found = intervals.mean(values)
+    index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
+    parts = {"n": (~np.isnan(values)).sum(0), "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
+    return pd.DataFrame({name: part.ravel() for name, part in parts.items()}, index=index).reset_index()
+
+
+def _mean(values):
+    """The mean over the first axis of what is not NaN; NaN where nothing is."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0).sum(0) / known.sum(0)
+
+
+def peak_layer(table, *, corruption="gaussian", score="probability", role="last subject", stage="all", **where):
+    """The layer whose MLPs have the largest mean effect at the last subject token, over all rows that match `where`.
+
+    `where` gives columns and values, such as model="mdm", direction="p2d". Rows of several splits or seeds are weighted
+    by their facts.
+    """
+    where = {"kind": "mlp", "corruption": corruption, "score": score, "role": role, "stage": stage, **where}
+    rows = table[table.step.isna()]
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    if rows.empty:
+        asked = ", ".join(f"{column} {value}" for column, value in where.items())
+        raise UserError(f"the table of traces has no rows with {asked}; was any fact traced?")
+    total = (rows["mean"] * rows.n).groupby(rows.layer).sum() / rows.groupby("layer").n.sum()
+    return int(total.idxmax())
