@@ -32,7 +32,7 @@ format: env
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 bench: env
-	for benchmark in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$benchmark || exit 1; done
+	for name in training sampling tracing; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 rulegraph: env
 	PYTHONPATH=. $(BIN)/python docs/rulegraph.py

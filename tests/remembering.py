@@ -1,0 +1,57 @@
+"""Tiny networks of both families that were trained, in seconds, to know eight people; for tests."""
+
+import torch
+
+from workflow.reversal import keyvalue, model, text
+from workflow.reversal.facts import Row
+
+NAMES = ("Ada", "Bo", "Cleo", "Dov", "Edda", "Finn", "Gwen", "Hugo")
+DESCRIPTIONS = (
+    "a red baker",
+    "a tall singer",
+    "a kind pilot",
+    "a late farmer",
+    "a shy judge",
+    "a loud miner",
+    "a blue tailor",
+    "a calm sailor",
+)
+ASKS_DESCRIPTION = ("{} is", "We know {} as", "They say {} was")
+ASKS_NAME = ("The name of {} is", "People call {} by the name of", "Here comes {} called")
+CANVAS = 14
+
+
+def fill(template, number, fact, subject, answer):
+    start = template.index("{")
+    span = (start, start + len(subject))
+    return Row(f"p-{fact}", number, template.format(subject), f" {answer}.", span, (1, 1 + len(answer)))
+
+
+def rows(asks="description"):
+    """Each person with each template: of the description, or of the name."""
+    people = list(enumerate(zip(NAMES, DESCRIPTIONS, strict=True)))
+    if asks == "description":
+        return [fill(t, i, n, name, said) for n, (name, said) in people for i, t in enumerate(ASKS_DESCRIPTION)]
+    return [fill(t, i, n, said, name) for n, (name, said) in people for i, t in enumerate(ASKS_NAME)]
+
+
+def everything():
+    return rows("description") + rows("name")
+
+
+def tokenizer():
+    return text.train_tokenizer([row.prompt + row.completion for row in everything()] * 3, 420)
+
+
+def network(words, *, causal, steps=0):
+    """A network of three layers that was taught to answer all questions, in `steps` steps."""
+    net = model.new(causal=causal, vocab=len(words), width=32, layers=3, heads=2, mlp=48, eos=0, seed=0)
+    questions = [keyvalue.question(net, words, row, canvas=CANVAS) for row in everything()]
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for _ in range(steps):
+        for batch in keyvalue.collate(net, questions):
+            logs = keyvalue.log_probabilities(net, batch)
+            torch.nn.functional.nll_loss(logs, batch.token).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net

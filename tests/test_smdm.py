@@ -1,0 +1,110 @@
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from workflow.reversal import model, smdm
+
+GOLDEN = Path(__file__).parent / "golden/smdm"
+CONFIG = json.loads((GOLDEN / "config.json").read_text())
+FAMILIES = [("mdm", False), ("ar", True)]
+
+
+@pytest.mark.parametrize("name, causal", FAMILIES)
+def test_logits_match_the_reference(name, causal):
+    recorded = load_file(GOLDEN / "logits.safetensors")
+    net = smdm.load(GOLDEN / f"{name}.safetensors", CONFIG, causal=causal)
+    with torch.no_grad():
+        logits = net(input_ids=recorded[f"{name}_input"]).logits[..., : CONFIG["vocab_size"]]
+    torch.testing.assert_close(logits, recorded[f"{name}_logits"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name, causal", FAMILIES)
+def test_the_shape_is_read_from_the_tensors(name, causal):
+    net = smdm.load(GOLDEN / f"{name}.safetensors", {"n_head": 4}, causal=causal)
+    assert (net.config.num_hidden_layers, net.config.hidden_size, net.config.intermediate_size) == (3, 64, 160)
+    assert model.vocab(net) == 320 and model.is_diffusion(net) is not causal
+
+
+@pytest.fixture
+def tensors():
+    return load_file(GOLDEN / "mdm.safetensors")
+
+
+def refused(tensors, path, **config):
+    save_file(tensors, path)
+    with pytest.raises(model.ModelError) as caught:
+        smdm.load(path, {"n_head": 4, **config}, causal=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_tensor_is_named(tensors, tmp_path):
+    del tensors["transformer.h.1.norm_2.weight"]
+    assert "transformer.h.1.norm_2.weight is missing" in refused(tensors, tmp_path / "w.safetensors")
+
+
+def test_an_extra_tensor_is_named(tensors, tmp_path):
+    tensors["transformer.h.1.attn.bias"] = torch.zeros(3)
+    assert "transformer.h.1.attn.bias is not part of" in refused(tensors, tmp_path / "w.safetensors")
+
+
+def test_a_wrong_shape_is_named(tensors, tmp_path):
+    tensors["transformer.h.2.mlp.swiglu.w3.weight"] = torch.zeros(64, 150)
+    message = refused(tensors, tmp_path / "w.safetensors")
+    assert "transformer.h.2.mlp.swiglu.w3.weight has shape (64, 150), expected (64, 160)" in message
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(tensors, tmp_path):
+    assert "not a multiple of n_head 5" in refused(tensors, tmp_path / "w.safetensors", n_head=5)
+
+
+def test_the_other_family_is_recognised():
+    with pytest.raises(model.ModelError, match="this is a diffusion checkpoint"):
+        smdm.load(GOLDEN / "mdm.safetensors", CONFIG, causal=True)
+    with pytest.raises(model.ModelError, match="this is an autoregressive checkpoint"):
+        smdm.load(GOLDEN / "ar.safetensors", CONFIG, causal=False)
+
+
+def test_a_truncated_file_is_noticed(tmp_path):
+    whole = (GOLDEN / "mdm.safetensors").read_bytes()
+    (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(model.ModelError, match=r"half\.safetensors: not a whole safetensors file"):
+        smdm.load(tmp_path / "half.safetensors", CONFIG, causal=False)
+
+
+def test_other_formats_are_never_opened(tmp_path):
+    (tmp_path / "weights.pth").write_bytes(b"\x80\x04.")
+    with pytest.raises(model.ModelError, match=r"not a \.safetensors file"):
+        smdm.load(tmp_path / "weights.pth", CONFIG, causal=False)
+
+
+PEAK = """
+import resource, sys, torch
+from workflow.reversal import smdm
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+smdm.load(sys.argv[1], {"n_head": 4}, causal=False)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF") or sys.platform != "linux", reason="measures memory on Linux")
+def test_weights_are_held_once(tmp_path, root):
+    """200 MB of weights may cost their own size, the file's cached pages and one tensor more, but not a second copy."""
+    width, inner, layers, vocab = 512, 2048, 10, 4000
+    big = {
+        name: torch.zeros(shape, dtype=torch.float32)
+        for name, shape in smdm._expected(vocab, width, inner, layers, causal=False).items()
+    }
+    size = sum(tensor.numel() * 4 for tensor in big.values())
+    save_file(big, tmp_path / "big.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, tmp_path / "big.safetensors"], cwd=root, capture_output=True, text=True, check=True
+    )
+    # Pages of the mapped file count as resident too, hence twice the size and never three times.
+    assert int(done.stdout) < 2.3 * size

@@ -1,0 +1,222 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workflow.reversal import model, train
+from workflow.reversal.reporting import Job
+
+RECIPE = {"epochs": 4, "batch": 8, "learning_rate": 0.01, "warmup_steps": 3}
+ROWS = [[3 + (i * j) % 40 for j in range(1, 5 + i % 4)] for i in range(60)]
+TEXTS = [f"Row {i} tells that number {i % 7} is number {(3 * i) % 11}." for i in range(160)]
+
+
+def recipe(**changes):
+    return train.Recipe(**{**RECIPE, **changes})
+
+
+def fresh(causal, **shape):
+    sizes = {"vocab": 50, "width": 16, "layers": 2, "heads": 2, "mlp": 32, **shape}
+    return model.new(causal=causal, eos=0, seed=1, **sizes)
+
+
+def weights(net):
+    return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+
+def assert_same(first, second):
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_training_lowers_the_loss_and_two_runs_give_the_same_weights(causal):
+    nets = [fresh(causal) for _ in range(2)]
+    histories = [train.fit(net, ROWS, recipe(epochs=80, batch=60)) for net in nets]
+    assert histories[0].loss.tail(20).mean() < 0.85 * histories[0].loss.head(3).mean()
+    assert_same(*map(weights, nets))
+    columns = ["step", "epoch", "loss", "learning_rate"]
+    pd.testing.assert_frame_equal(histories[0][columns], histories[1][columns])
+
+
+def test_another_seed_gives_other_weights():
+    first, second = fresh(False), fresh(False)
+    train.fit(first, ROWS, recipe(epochs=1, seed=1))
+    train.fit(second, ROWS, recipe(epochs=1, seed=2))
+    assert not torch.equal(first.lm_head.weight, second.lm_head.weight)
+
+
+def test_the_mask_row_of_the_head_is_never_trained():
+    net = fresh(False)
+    with torch.no_grad():
+        net.lm_head.weight[-1] = 0
+    train.fit(net, ROWS, recipe(epochs=2))
+    assert net.lm_head.weight[-1].eq(0).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=200), batch=st.integers(1, 20), seed=st.integers(0, 99)
+)
+def test_an_epoch_uses_every_row_once(lengths, batch, seed):
+    batches = train.epoch_batches(lengths, batch, seed=seed, epoch=0)
+    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
+    assert max(map(len, batches)) <= batch
+
+
+def test_batches_waste_little_padding_and_differ_between_epochs():
+    lengths = [5 + i % 20 for i in range(2000)]
+    batches = train.epoch_batches(lengths, 32, seed=0, epoch=0)
+    padded = sum(len(rows) * max(lengths[i] for i in rows) for rows in batches)
+    assert padded < 1.08 * sum(lengths)
+    assert batches != train.epoch_batches(lengths, 32, seed=0, epoch=1)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_its_final_fraction():
+    plan = recipe(learning_rate=1.0, warmup_steps=10)
+    rates = [train.learning_rate(step, 100, plan) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.1, abs=0.01)
+    assert all(later <= earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_padding_is_end_tokens_of_which_one_is_real():
+    ids, real = train.pad([[7, 8, 9], [5]], eos=0, width=6)
+    assert ids.tolist() == [[7, 8, 9, 0, 0, 0], [5, 0, 0, 0, 0, 0]]
+    assert real.sum(1).tolist() == [4, 2]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted_run(net, folder, monkeypatch, after, **changes):
+    """Train until `after` snapshots were saved, then fall over."""
+    save = train.Checkpoints.save
+    count = iter(range(1000))
+
+    def falling(self, *args):
+        save(self, *args)
+        if next(count) + 1 == after:
+            raise Interrupted
+
+    monkeypatch.setattr(train.Checkpoints, "save", falling)
+    with pytest.raises(Interrupted):
+        train.fit(net, ROWS, recipe(**changes), checkpoints=folder, seconds_between=0)
+    monkeypatch.setattr(train.Checkpoints, "save", save)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_interrupted_run_ends_in_the_same_weights(causal, tmp_path, monkeypatch):
+    whole, broken = fresh(causal), fresh(causal)
+    expected = train.fit(whole, ROWS, recipe())
+    interrupted_run(broken, tmp_path, monkeypatch, after=9)
+    resumed = fresh(causal)
+    history = train.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
+    assert_same(weights(whole), weights(resumed))
+    assert history.loss.tolist() == expected.loss.tolist()
+
+
+@pytest.mark.parametrize("file", ["net.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path, monkeypatch):
+    whole, broken, resumed = fresh(False), fresh(False), fresh(False)
+    train.fit(whole, ROWS, recipe())
+    interrupted_run(broken, tmp_path, monkeypatch, after=9)
+    newest = max(tmp_path.iterdir())
+    content = (newest / file).read_bytes()
+    (newest / file).write_bytes(content[: len(content) // 2])
+    lines = []
+    job = Job()
+    monkeypatch.setattr(job, "say", lines.append)
+    train.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999, job=job)
+    assert "resumed after step 8" in lines
+    assert_same(weights(whole), weights(resumed))
+
+
+def test_a_checkpoint_of_another_run_is_not_used(tmp_path, monkeypatch):
+    interrupted_run(fresh(False), tmp_path, monkeypatch, after=3)
+    whole, other = fresh(False), fresh(False)
+    train.fit(whole, ROWS, recipe(seed=5))
+    train.fit(other, ROWS, recipe(seed=5), checkpoints=tmp_path, seconds_between=999)
+    assert_same(weights(whole), weights(other))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    net = fresh(True)
+    real = train.objective.loss
+    count = iter(range(1000))
+    monkeypatch.setattr(train.objective, "loss", lambda *a: real(*a) * (math.nan if next(count) == 13 else 1.0))
+    with pytest.raises(train.TrainingError, match=r"loss is nan at step 13 \(epoch 1, rows \[") as caught:
+        train.fit(net, ROWS, recipe(), checkpoints=tmp_path, seconds_between=0)
+    assert "\n" not in str(caught.value)
+    newest = max(tmp_path.iterdir())
+    history = json.loads((newest / "state.json").read_text())["history"]
+    assert len(history) <= 13 and all(math.isfinite(line["loss"]) for line in history)
+
+
+def task(base, folder, **recipe_changes):
+    return {
+        "base": str(base),
+        "texts": TEXTS,
+        "recipe": {**RECIPE, **recipe_changes},
+        "output": str(folder / "model"),
+        "history": str(folder / "training.csv"),
+        "checkpoints": str(folder / "checkpoints"),
+        "checkpoint_seconds": 0.2,
+    }
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    from workflow.reversal import text
+
+    folder = tmp_path_factory.mktemp("base") / "net"
+    tokenizer = text.train_tokenizer(TEXTS, 300)
+    model.save(fresh(False, vocab=len(tokenizer), width=32, mlp=64), tokenizer, folder)
+    return folder
+
+
+WORKER = (
+    "import json, sys; from workflow.reversal import train; import torch; torch.set_num_threads(1); "
+    "train.run(json.load(open(sys.argv[1])))"
+)
+
+
+def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(base, tmp_path, root):
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    train.run(task(base, tmp_path / "whole", epochs=30))
+    file = tmp_path / "task.json"
+    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=30)))
+    command = [sys.executable, "-c", WORKER, str(file)]
+    process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL)
+    checkpoints = tmp_path / "killed/checkpoints"
+    end = time.monotonic() + 120
+    while not list(checkpoints.glob("step_*")) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert process.poll() is None, "it finished before it could be killed"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert list(checkpoints.glob("step_*")) and not (tmp_path / "killed/model").exists()
+    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    assert "error" not in done.stderr
+    first, second = (model.load(tmp_path / name / "model", device="cpu")[0] for name in ("whole", "killed"))
+    assert_same(weights(first), weights(second))
+    assert not checkpoints.exists()
+
+
+def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        train.run(task(base, tmp_path / name), processes={"one": 1, "two": 2}[name])
+    one, two = (pd.read_csv(tmp_path / name / "training.csv") for name in ("one", "two"))
+    assert len(one) == len(two)
+    assert (one.loss - two.loss).abs().max() < 2e-3 * one.loss.max()
