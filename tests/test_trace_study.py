@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import model, scoring, text, trace_study, tracing
+from workflow.reversal import model, scoring, text, trace_study, trace_tables, tracing
 from workflow.reversal.facts import Row
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
@@ -73,7 +73,7 @@ def test_the_facts_that_are_answered_are_traced_and_the_others_say_why(spoken, t
     assert {reason["c", name] for name in ALL} == {"not answered"}
     assert reason["a", "gaussian"] == "traced"
     assert reason["a", "mask"] == ("traced" if is_mdm(spoken) else "no mask token")
-    counts = trace_study.count_outcomes(outcomes)
+    counts = trace_tables.count_outcomes(outcomes)
     assert counts[counts.corruption == "gaussian"].n.sum() == len(SUBJECTS)
 
 
@@ -237,7 +237,7 @@ def test_short_answers_are_left_out(spoken):
     )
     assert traces == []
     assert sorted(outcomes.outcome) == ["not answered"] + ["too few answer tokens"] * 3
-    assert trace_study.aggregate(traces, model="m", seed=0, split="p2d_same").empty
+    assert trace_tables.aggregate(traces, model="m", seed=0, split="p2d_same").empty
 
 
 def test_traces_come_back_from_disk_as_they_were(traced, tmp_path):
@@ -254,7 +254,7 @@ def test_traces_come_back_from_disk_as_they_were(traced, tmp_path):
 
 @pytest.fixture(scope="module")
 def table(traced):
-    return trace_study.aggregate(traced[0], model="m", seed=7, split="p2d_same")
+    return trace_tables.aggregate(traced[0], model="m", seed=7, split="p2d_same")
 
 
 def value_of(table, **where):
@@ -266,7 +266,7 @@ def value_of(table, **where):
 
 def test_the_table_has_the_means_over_facts(traced, table):
     traces, _ = traced
-    assert list(table.columns) == trace_study.COLUMNS
+    assert list(table.columns) == trace_tables.COLUMNS
     assert set(table.direction) == {"p2d"} and set(table.seed) == {7}
     each = []
     for trace in traces:
@@ -327,14 +327,14 @@ def test_the_peak_layer_is_where_mlps_bring_most_back_at_the_last_subject_token(
             frame([0.9, 0.0, 0.0], model="mdm", kind="attn"),
         ]
     )
-    assert trace_study.peak_layer(table, model="mdm") == 1
+    assert trace_tables.peak_layer(table, model="mdm") == 1
     with pytest.raises(ValueError, match="model other"):
-        trace_study.peak_layer(table, model="other")
+        trace_tables.peak_layer(table, model="other")
 
 
 def test_the_peak_layer_weights_splits_by_their_facts():
     table = pd.concat([frame([0.0, 0.4], n=1, model="m"), frame([0.3, 0.0], n=9, model="m")])
-    assert trace_study.peak_layer(table, model="m") == 0
+    assert trace_tables.peak_layer(table, model="m") == 0
 
 
 @pytest.mark.parametrize(

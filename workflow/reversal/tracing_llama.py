@@ -137,7 +137,8 @@ def _restore_alike(exact, fast, problems, length, kind, plan, severed, budget):
     results = []
 
     def run(some):
-        base = run_base(exact, fast, problems[some], length)
+        with _float32_products("float32"):
+            base = run_base(exact, fast, problems[some], length)
         logs = _restored_logs(fast, base, problems[some], kind, plan, severed, budget)
         results.extend(list(_by_problem(base, logs, problems[some])))
 
