@@ -96,8 +96,12 @@ def test_every_step_is_the_plain_trace_of_what_the_step_found(spoken, traced):
                 plain = tracing.trace(
                     net, canvas, subject=found.subject, answer=wanted, noise=noise, kind=what, severed=severed, window=2
                 )
-                seen = trace.arrays["log_probability.gaussian.restored"][k, i, : len(canvas)]
-                np.testing.assert_allclose(seen, plain.log_restored, atol=1e-4)
+                seen = trace.arrays["log_probability.gaussian.restored"][k, i]
+                np.testing.assert_allclose(seen[: len(canvas)], plain.log_restored, atol=1e-4)
+                embedded = tracing.embed(net, canvas), tracing.add_noise(net, canvas, found.subject, noise)
+                whole = tracing.Problem(*embedded, wanted, [tuple(range(*found.subject))])
+                [runs] = tracing.restore(net, [whole], kind=what, severed=severed, window=2)
+                np.testing.assert_allclose(seen[-1:], tracing.score(runs).log_restored, atol=1e-4)
                 assert trace.arrays["probability.clean"][i] == pytest.approx(plain.clean, abs=1e-5)
                 assert trace.arrays["probability.gaussian.corrupted"][i] == pytest.approx(plain.corrupted, abs=1e-5)
 
@@ -129,6 +133,7 @@ def test_each_position_has_one_role(spoken, traced):
             assert row[end - 1] == "last subject" and row[first] in ("first subject", "last subject")
             assert row[about["prompt_tokens"] - 1] in ("last prompt", "last subject")
             assert {role for role in row if role} <= set(trace_study.ROLES)
+            assert row.index("whole subject") == len(row) - 1
             if is_mdm(spoken):
                 assert None not in row
             else:

@@ -44,6 +44,7 @@ ROLES = (
     "revealed canvas",  # generated, but not part of the answer
     "masked answer",
     "masked canvas",
+    "whole subject",  # all its tokens restored together
 )
 SCORES = ("probability", "log_probability")
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
@@ -66,10 +67,10 @@ class Answered(NamedTuple):
 
 
 class FactTrace(NamedTuple):
-    """The trace of one fact at S steps, P positions and L layers.
+    """The trace of one fact at S steps, P places and L layers.
 
     For each score s and corruption c, `arrays` holds `s.clean` (S,), `s.c.corrupted` (S,) and `s.c.restored`
-    (K, S, P, L), the K kinds being `kinds[c]`.
+    (K, S, P, L), the K kinds being `kinds[c]`. Places are the positions, one by one, and last the whole subject.
     """
 
     about: dict  # fact, template, prompt, reference, tokens, subject, answer, t1, t2
@@ -213,9 +214,11 @@ def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
     masked = model.is_diffusion(net)
     canvases = found.canvases if masked else found.canvases[-1:]
     answers = [_still_masked(found, canvas, model.mask_id(net)) for canvas in canvases] if masked else [_next(found)]
+    length = len(canvases[-1])
+    places = [*((place,) for place in range(length)), tuple(range(*found.subject))]
     problems = {
         name: [
-            tracing.Problem(tracing.embed(net, canvas), make(canvas), wanted)
+            tracing.Problem(tracing.embed(net, canvas), make(canvas), wanted, places)
             for canvas, wanted in zip(canvases, answers, strict=True)
         ]
         for name, make in corrupt.items()
@@ -234,11 +237,10 @@ def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
                 if masked
                 else [tracing.score(own[0], [i]) for i in range(len(found.steps))]
             )
-    length = len(canvases[-1])
     return FactTrace(
         about=_about(tokenizer, found),
         steps=list(found.steps),
-        roles=[roles(found, canvas, length, model.mask_id(net)) for canvas in found.canvases],
+        roles=[[*roles(found, canvas, length, model.mask_id(net)), "whole subject"] for canvas in found.canvases],
         kinds=kinds,
         arrays=_arrays(restored, kinds),
     )

@@ -44,7 +44,10 @@ class Llama(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What the base runs hold at one layer, for all N clean and corrupted sequences."""
+    """What the base runs hold at one layer, for all N clean and corrupted sequences.
+
+    Of the last layer, what is added is there at the answers only.
+    """
 
     entering: torch.Tensor  # (N, T, D)
     query: torch.Tensor  # (N, T, heads, head size)
@@ -58,7 +61,7 @@ class Base(NamedTuple):
     """The base runs of several problems of one length, R corrupted sequences in all."""
 
     layers: list
-    leaving: torch.Tensor  # (N, T, D), what the last layer puts out
+    leaving: torch.Tensor  # (N, T, D), what the last layer puts out at the answers
     corrupted: torch.Tensor  # (R,) which of the N is the corrupted sequence
     clean: torch.Tensor  # (R,) and which the clean one it came from
     position: torch.Tensor  # (R, A) where the answer is read; short answers are filled up with their first
@@ -182,26 +185,42 @@ def run_base(exact, fast, problems, length):
     corrupted = len(problems) + torch.arange(len(clean), device=device)
     sequences = [problem.clean[None] for problem in problems] + [problem.corrupted for problem in problems]
     x = torch.cat([sequence[:, :length] for sequence in sequences]).to(device, torch.float32)
-    places = torch.arange(length, device=device)
+    asked, wanted = (field.to(device) for field in _answers(problems))  # (problems, A)
+    everywhere, at_answers = torch.arange(length, device=device), torch.cat([asked, asked[clean]])
     layers = []
-    for block in exact.blocks:
+    for number, block in enumerate(exact.blocks):
+        last = number == len(exact.blocks) - 1
         normed = _norm(exact, x, block.before_attention, block.query.dtype)
-        heads = _queries(exact, block, normed, places), *_keys_values(exact, block, normed, places)
-        attn = functional.linear(_mix(exact, *heads, places), block.out)
-        mlp = _mlp(exact, block, x + attn)
-        layers.append(Layer(x, *(field.to(fast.cosine.dtype) for field in heads), attn, mlp))
-        x = x + attn + mlp
-    position, token = (field.to(device)[clean] for field in _answers(problems))
+        query, key, value = _queries(exact, block, normed, everywhere), *_keys_values(exact, block, normed, everywhere)
+        # Of the last layer nothing is read but where answers are.
+        before, here, places = (
+            (_at(x, at_answers), _at(query, at_answers), at_answers) if last else (x, query, everywhere)
+        )
+        attn = functional.linear(_mix(exact, here, key, value, places), block.out)
+        mlp = _mlp(exact, block, before + attn)
+        leaving = before + attn + mlp
+        if last:
+            attn, mlp = (_spread_out(field, at_answers, length) for field in (attn, mlp))
+        layers.append(Layer(x, *(field.to(fast.cosine.dtype) for field in (query, key, value)), attn, mlp))
+        x = leaving
+    logs = _log_probabilities(exact, x, torch.cat([wanted, wanted[clean]]))
     return Base(
         layers=layers,
-        leaving=x,
+        leaving=_spread_out(x, at_answers, length),
         corrupted=corrupted,
         clean=clean,
-        position=position,
-        token=token,
-        logs=_log_probabilities(exact, _at(x[corrupted], position), token),
-        clean_logs=_log_probabilities(exact, _at(x[clean], position), token),
+        position=asked[clean],
+        token=wanted[clean],
+        logs=logs[corrupted],
+        clean_logs=logs[clean],
     )
+
+
+def _spread_out(x, position, length):
+    """`x` (N, A, D) at its `position` (N, A) among `length`, nothing elsewhere."""
+    whole = x.new_zeros(len(x), length, x.shape[-1])
+    whole[torch.arange(len(x), device=x.device)[:, None], position] = x
+    return whole
 
 
 def _answers(problems):
@@ -251,14 +270,12 @@ def _pairs(base, problems, causal):
 
 def _restore_from(llama, base, pairs, start, ends, kind, kept, budget):
     """Log-probabilities (n, A) of restored runs whose windows begin at layer `start`, by the `ends` of these."""
-    alone = _restored_alone(llama, base, kind, start)
-    length, corrupted, position = alone.shape[1], base.logs[pairs.row], base.position[pairs.row]
+    length, corrupted, position = len(llama.cosine), base.logs[pairs.row], base.position[pairs.row]
     if start == len(llama.blocks) - 1:
+        alone = _restored_alone(llama, base, kind, start)
         logs = _log_probabilities(llama, _at(alone, base.position), base.token)
         return {end: torch.where(pairs.chosen.gather(1, position), logs[pairs.row], corrupted) for end in ends}
-    block, places = llama.blocks[start + 1], torch.arange(length, device=alone.device)
-    normed = _norm(llama, alone, block.before_attention, block.query.dtype)
-    swapped = alone, _queries(llama, block, normed, places), *_keys_values(llama, block, normed, places)
+    swapped = _entering_alone(llama, base, kind, start + 1)
     results = {end: corrupted.clone() for end in ends}
 
     def run(some):
@@ -285,6 +302,17 @@ def _restored_alone(llama, base, kind, layer):
         return here.entering[base.corrupted] + here.attn[base.corrupted] + here.mlp[base.clean]
     middle = here.entering[base.corrupted] + here.attn[base.clean]
     return middle + _mlp(llama, llama.blocks[layer], middle)
+
+
+def _entering_alone(llama, base, kind, layer):
+    """The same states as they enter `layer`, and their queries, keys and values (R, T, ...)."""
+    if kind == "state":
+        now = base.layers[layer]
+        return [field[base.clean] for field in (now.entering, now.query, now.key, now.value)]
+    block, alone = llama.blocks[layer], _restored_alone(llama, base, kind, layer - 1)
+    places = torch.arange(alone.shape[1], device=alone.device)
+    normed = _norm(llama, alone, block.before_attention, block.query.dtype)
+    return [alone, _queries(llama, block, normed, places), *_keys_values(llama, block, normed, places)]
 
 
 def _batch(llama, base, pairs, kept):
@@ -453,7 +481,7 @@ def _log_probabilities(llama, x, token):
 
 
 def _at(x, position):
-    """`x` (R, T, D) at `position` (R, A)."""
+    """`x` (N, T, ...) at `position` (N, A)."""
     return x[torch.arange(len(x), device=x.device)[:, None], position]
 
 
