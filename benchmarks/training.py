@@ -4,7 +4,7 @@
     python -m benchmarks.training --device cuda --size 1028m       the shape of SMDM-1028M, random weights
 
 On a GPU it also tells how much of the card's own bf16 matrix rate, measured in the same run, goes into tokens that are
-not padding: 6 FLOP a parameter and token.
+not padding: 6 FLOP a token and parameter that it is multiplied with.
 """
 
 import argparse
@@ -126,7 +126,8 @@ def main():
     print(f"{STUDY_ROWS} rows at our rate: {STUDY_ROWS / len(rows) * fast:.0f} s")
     if device.type == "cuda":
         tokens = sum(len(row) for row in rows)
-        used, possible = 6 * model.parameter_count(net) * tokens / fast, matrix_rate(device)
+        multiplied = model.parameter_count(net) - net.get_input_embeddings().weight.numel()
+        used, possible = 6 * multiplied * tokens / fast, matrix_rate(device)
         print(
             f"{used / 1e12:.0f} of {possible / 1e12:.0f} TFLOP/s ({used / possible:.0%}) in tokens that are not padding"
         )

@@ -1,20 +1,5 @@
 """The people, the facts about them, and the sentences that state or ask for them."""
 
-DATA = config["data"]
-DOWNLOADED = "results/downloads/reversal_curse"
-
-
-def data_source(wildcards):
-    """What a study's data are made from: word lists and templates, a user's folder, or the download."""
-    if DATA["source"] == "generated":
-        made_from = DATA["generated"]
-        words = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
-        return [
-            *(f"{made_from['words']}/{name}.txt" for name in words),
-            *(f"{made_from['templates']}/{direction}.txt" for direction in ("p2d", "d2p")),
-        ]
-    return DATA["published"]["folder"] or f"{DOWNLOADED}/june_version_7921032488"
-
 
 rule download:
     """Fetch the published reversal-curse data at a pinned commit; every file's SHA-256 is checked."""
@@ -30,7 +15,7 @@ rule download:
     conda:
         "../../envs/reversal.yaml"
     params:
-        folder=DOWNLOADED,
+        folder=lambda wildcards, output: str(Path(output[0]).parent),
     script:
         "../scripts/download.py"
 

@@ -1,11 +1,6 @@
 """Where each model starts, and its fine-tuning on the study's facts."""
 
 
-def is_causal(wildcards):
-    """Whether a model is autoregressive."""
-    return config["models"][wildcards.model]["family"] == "autoregressive"
-
-
 rule base_bundled:
     """Start from a tiny base that ships with the project."""
     input:

@@ -1,10 +1,5 @@
 """What the models recall: completions, the post's Table 3, the likelihood test, the pretraining probe."""
 
-STATISTICS = config["statistics"]
-TRAINED = expand("{model}/seed_{seed}", model=config["models"], seed=config["seeds"])
-DIFFUSION = [name for name, model in config["models"].items() if model["family"] == "diffusion"]
-AUTOREGRESSIVE = [name for name, model in config["models"].items() if model["family"] == "autoregressive"]
-
 
 rule complete:
     """Answer every test prompt of one model, at every number of denoising steps."""
