@@ -17,6 +17,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
+include: "workflow/rules/tracing.smk"
 
 
 rule all:
@@ -29,3 +30,4 @@ rule all:
         "<results>/tables/recall_differences.csv",
         "<results>/tables/likelihood.csv",
         "<results>/tables/probe.csv",
+        "<results>/tables/causal_trace.csv",

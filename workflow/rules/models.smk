@@ -66,6 +66,12 @@ rule base_pretrain:
         "../scripts/base.py"
 
 
+rule bases:
+    """All models before fine-tuning."""
+    input:
+        expand("<results>/models/{model}/base", model=config["models"]),
+
+
 rule base_hub:
     """Start from a Hugging Face causal LM at a pinned revision."""
     input:

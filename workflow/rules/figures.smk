@@ -1,0 +1,137 @@
+"""The figures of the post, each drawn from tables, rows and arrays already on disk."""
+
+
+include: "pictures.smk"
+
+
+rule figure_reversal_curse:
+    """A fact asked both ways, and the likelihood test."""
+    input:
+        completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
+        likelihood="<results>/tables/likelihood.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/recall"),
+    output:
+        **picture("reversal_curse", category="Recall", figure="The reversal curse"),
+    log:
+        "<results>/logs/figures/reversal_curse.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+        trained=TRAINED,
+    script:
+        "../scripts/figure.py"
+
+
+rule figure_canvas:
+    """The prompt and the masked response on the canvas."""
+    input:
+        completions=expand("<results>/completions/{trained}.jsonl", trained=EXAMPLES),
+        rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/denoising"),
+    output:
+        **picture("canvas", category="Denoising", figure="The canvas"),
+    log:
+        "<results>/logs/figures/canvas.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        trained=EXAMPLES,
+    script:
+        "../scripts/figure.py"
+
+
+use rule figure_canvas as figure_denoising_step with:
+    output:
+        **picture("denoising_step", category="Denoising", figure="One step of denoising"),
+    log:
+        "<results>/logs/figures/denoising_step.log",
+
+
+use rule figure_canvas as figure_timeline with:
+    output:
+        **picture("timeline", category="Denoising", figure="A generation step by step"),
+    log:
+        "<results>/logs/figures/timeline.log",
+
+
+rule figure_probe:
+    """What comes first to mind, before and after fine-tuning."""
+    input:
+        probe="<results>/tables/probe.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/recall"),
+    output:
+        **picture("probe", category="Recall", figure="What comes first to mind"),
+    log:
+        "<results>/logs/figures/probe.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+    script:
+        "../scripts/figure.py"
+
+
+rule figure_dataset:
+    """Real rows of each group with subject, relation and object marked."""
+    input:
+        facts="<results>/data/facts.jsonl",
+        train="<results>/data/train.jsonl",
+        splits=expand("<results>/data/{split}.jsonl", split=SPLITS),
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/data"),
+    output:
+        **picture("dataset", category="Data", figure="The dataset"),
+    log:
+        "<results>/logs/figures/dataset.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/figure.py"
+
+
+rule figure_training_curves:
+    """The loss of fine-tuning."""
+    input:
+        history=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/recall"),
+    output:
+        **picture("training_curves", category="Recall", figure="Training"),
+    log:
+        "<results>/logs/figures/training_curves.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+        trained=TRAINED,
+    script:
+        "../scripts/figure.py"
+
+
+rule figure_step_scaling:
+    """Recall against denoising steps; published values beside ours where the data are the published ones."""
+    input:
+        scaling="<results>/tables/step_scaling.csv",
+        published="paper/table3.csv" if config["data"]["source"] == "published" else [],
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/recall"),
+    output:
+        **picture("step_scaling", category="Recall", figure="Recall against denoising steps"),
+    log:
+        "<results>/logs/figures/step_scaling.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+    script:
+        "../scripts/figure.py"

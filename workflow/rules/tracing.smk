@@ -1,0 +1,44 @@
+"""Where a fact is: hidden states, MLPs and attention restored one at a time, at every traced denoising step."""
+
+
+rule trace:
+    """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact."""
+    input:
+        model="<results>/models/{model}/seed_{seed}",
+        rows=expand("<results>/data/{split}.jsonl", split=config["tracing"]["splits"]),
+        code=library("diffusion", "autoregressive", "model", "text", "trace_study", "tracing", "tracing_llama"),
+    output:
+        directory("<results>/traces/{model}/seed_{seed}"),
+    log:
+        "<results>/logs/trace/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/trace/{model}/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: TRAINING_THREADS
+    resources:
+        gpu=1,
+    params:
+        tracing=config["tracing"],
+        sampling=config["sampling"],
+    script:
+        "../scripts/trace.py"
+
+
+rule aggregate:
+    """Average effects over facts by role, layer and step, with intervals; and why facts were not traced."""
+    input:
+        traces=expand("<results>/traces/{trained}", trained=TRAINED),
+        code=library("intervals", "trace_tables"),
+    output:
+        effects="<results>/tables/causal_trace.csv",
+        facts="<results>/tables/traced_facts.csv",
+    log:
+        "<results>/logs/aggregate.log",
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        trained=TRAINED,
+        splits=config["tracing"]["splits"],
+    script:
+        "../scripts/aggregate.py"

@@ -1,0 +1,32 @@
+"""Draw one figure."""
+
+from pathlib import Path
+
+from workflow.reversal import facts, figures, reporting
+from workflow.reversal.figures import read
+
+with reporting.job(snakemake):
+    given, params = snakemake.input, snakemake.params
+    name = snakemake.rule.removeprefix("figure_")
+    match name:
+        case "reversal_curse":
+            completions = read.each(read.completions, given.completions, params.trained)
+            drawing = figures.reversal_curse(completions, read.table(given.likelihood), models=params.models)
+        case "canvas" | "denoising_step" | "timeline":
+            completions = read.each(read.completions, given.completions, params.trained)
+            rows = [row for file in given.rows for row in facts.read(file)]
+            drawing = getattr(figures, name)(completions, rows)
+        case "probe":
+            drawing = figures.probe(read.table(given.probe), models=params.models)
+        case "dataset":
+            splits = {Path(file).stem: facts.read(file) for file in given.splits}
+            drawing = figures.dataset(facts.read_facts(given.facts), facts.read(given.train), splits)
+        case "training_curves":
+            history = read.each(read.table, given.history, params.trained)
+            drawing = figures.training_curves(history, models=params.models)
+        case "step_scaling":
+            published = read.table(given.published) if given.published else None
+            drawing = figures.step_scaling(read.table(given.scaling), models=params.models, published=published)
+    figures.write(drawing.figure, snakemake.output.svg, snakemake.output.png)
+    words = read.alt_text(given.words, name, drawing.says)
+    Path(snakemake.output.alt).write_text(words + "\n", encoding="utf-8")

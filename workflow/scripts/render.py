@@ -1,0 +1,18 @@
+"""Write one part of the paper: its numbers, the explorer's data, the post, or the page."""
+
+from pathlib import Path
+
+from workflow.reversal import reporting
+from workflow.reversal.render import write
+
+with reporting.job(snakemake):
+    given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
+    match snakemake.rule:
+        case "numbers":
+            write.numbers_file(given, output[0], **params)
+        case "explorer":
+            write.explorer_file(given, output[0], **params)
+        case "post":
+            write.post_files(given, output, root=Path(snakemake.scriptdir).parents[1], **params)
+        case "page":
+            write.page_file(given, output[0], root=Path(snakemake.scriptdir).parents[1], **params)

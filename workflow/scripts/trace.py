@@ -1,0 +1,19 @@
+"""Trace the facts that one model answers, split by split."""
+
+from pathlib import Path
+
+from workflow.reversal import facts, model, reporting, trace_study
+
+with reporting.job(snakemake) as job:
+    net, tokenizer = model.load(snakemake.input.model)
+    options = {
+        name: value for name, value in snakemake.params.tracing.items() if name not in ("splits", "sampling_steps")
+    }
+    sampling = {**snakemake.params.sampling, "steps": snakemake.params.tracing["sampling_steps"]}
+    canvas = sampling.pop("canvas")
+    for file in snakemake.input.rows:
+        split = Path(file).stem
+        traces, outcomes = trace_study.trace_split(
+            net, tokenizer, facts.read(file), split=split, canvas=canvas, sampling=sampling, job=job, **options
+        )
+        trace_study.write(traces, outcomes, Path(snakemake.output[0]) / split)
