@@ -57,9 +57,9 @@ def _new(tokenizer, causal, network, seed):
     return model.new(causal=causal, vocab=len(tokenizer), eos=tokenizer.eos_token_id, seed=seed, **shape)
 
 
-def hub(output, *, repo, revision, files, trust_remote_code=False, cache=None):
+def hub(output, *, repo, revision, files, trust_remote_code=False, **where):
     """Any Hugging Face causal LM as the autoregressive model: its files at a pinned revision, each hash checked."""
-    folder = {fetch(repo, name, revision, digest, cache=cache).parent for name, digest in files.items()}.pop()
+    folder = {fetch(repo, name, revision, digest, **where).parent for name, digest in files.items()}.pop()
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
     net = AutoModelForCausalLM.from_pretrained(
         folder,
@@ -72,19 +72,17 @@ def hub(output, *, repo, revision, files, trust_remote_code=False, cache=None):
     model.save(net, AutoTokenizer.from_pretrained(folder, local_files_only=True), output)
 
 
-def lit_gpt(output, *, causal, weights, tokenizer, n_head, norm_eps=1e-5, block_size=2048, cache=None):
+def lit_gpt(output, *, causal, weights, tokenizer, n_head, norm_eps=1e-5, block_size=2048, **where):
     """An SMDM checkpoint and a tokenizer, each a {path} here or a {repo, revision, file, sha256} on the hub."""
-    reader = AutoTokenizer.from_pretrained(_located(tokenizer, cache).parent, local_files_only=True)
+    reader = AutoTokenizer.from_pretrained(_located(tokenizer, where).parent, local_files_only=True)
     config = {"n_head": n_head, "norm_eps": norm_eps, "block_size": block_size, "eos_token_id": reader.eos_token_id}
-    net = smdm.load(_located(weights, cache), config, causal=causal)
+    net = smdm.load(_located(weights, where), config, causal=causal)
     if model.vocab(net) != len(reader):
-        raise ModelError(
-            f"the tokenizer has {len(reader)} tokens, the checkpoint {model.vocab(net)}; they do not belong together"
-        )
+        raise ModelError(f"the checkpoint has {model.vocab(net)} tokens, but its tokenizer {len(reader)}")
     model.save(net, reader, output)
 
 
-def _located(source, cache):
+def _located(source, where):
     if "path" in source:
         path = Path(source["path"])
         if not path.is_file():
@@ -92,19 +90,18 @@ def _located(source, cache):
         if "sha256" in source:
             _require(path, source["sha256"])
         return path
-    return fetch(source["repo"], source["file"], source["revision"], source["sha256"], cache=cache)
+    return fetch(source["repo"], source["file"], source["revision"], source["sha256"], **where)
 
 
-def fetch(repo, file, revision, digest, *, cache=None):
+def fetch(repo, file, revision, digest, *, cache=None, endpoint=None):
     """Download one file of a hub repository (shows progress, resumes what was broken off) and check its SHA-256."""
     if Path(file).suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
         raise ModelError(f"{repo}/{file}: weights are taken from .safetensors only")
     try:
-        path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache))
+        path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
     except Exception as error:
-        raise ModelError(
-            f"{repo}/{file} at {revision}: {type(error).__name__}: {str(error).splitlines()[0]}"
-        ) from error
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise ModelError(f"{repo}/{file} at {revision} could not be fetched: {reason}") from error
     _require(path, digest)
     return path
 

@@ -1,0 +1,208 @@
+"""Where models start, each way once; the hub is a server on 127.0.0.1."""
+
+import hashlib
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from workflow.reversal import base, facts, generate, model, text
+
+GOLDEN = Path(__file__).parent / "golden/smdm"
+NETWORK = {"width": 32, "layers": 2, "heads": 2, "mlp": 64, "context": 64, "vocabulary": 500}
+RECIPE = {"epochs": 1, "batch": 16, "learning_rate": 0.003, "warmup_steps": 2}
+COMMIT = "1" * 40
+
+
+def sha256(path):
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_the_bundled_bases_are_what_their_readme_says(root):
+    told = (root / "data/base/README.md").read_text()
+    for name, causal in (("mdm", False), ("ar", True)):
+        net, _ = model.load(root / "data/base" / name, device="cpu")
+        assert model.is_diffusion(net) is not causal
+        assert sha256(root / "data/base" / name / "model.safetensors") in told
+    first, second = (sha256(root / f"data/base/{name}/tokenizer.json") for name in ("mdm", "ar"))
+    assert first == second
+
+
+def test_a_bundled_base_is_copied_whole(root, tmp_path):
+    base.bundled(root / "data/base/mdm", tmp_path / "base")
+    copied, _ = model.load(tmp_path / "base", device="cpu")
+    original, _ = model.load(root / "data/base/mdm", device="cpu")
+    assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), original.parameters(), strict=True))
+
+
+def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):
+    facts.write(generated[1][:200], tmp_path / "train.jsonl")
+    base.scratch(tmp_path / "train.jsonl", tmp_path / "base", causal=False, network=NETWORK, seed=0)
+    net, tokenizer = model.load(tmp_path / "base", device="cpu")
+    assert model.is_diffusion(net) and model.vocab(net) == len(tokenizer) <= 500
+
+
+def pretrained(folder, root, **changes):
+    options = {"causal": True, "network": NETWORK, "recipe": RECIPE, "people": 20, "rows": 160, "seed": 0} | changes
+    sources = {"words": root / "data/words", "templates": root / "data/templates"}
+    folder.mkdir()
+    base.pretrain(folder / "base", folder / "history.csv", checkpoints=folder / "checkpoints", **sources, **options)
+    return model.load(folder / "base", device="cpu")
+
+
+def test_pretraining_twice_gives_the_same_base(root, tmp_path):
+    (first, _), (second, _) = (pretrained(tmp_path / name, root) for name in ("one", "two"))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not (tmp_path / "one/checkpoints").exists()
+
+
+def test_both_families_are_pretrained_on_the_same_text(root, tmp_path):
+    (_, first), (_, second) = (
+        pretrained(tmp_path / name, root, causal=causal) for name, causal in (("ar", True), ("mdm", False))
+    )
+    assert first.get_vocab() == second.get_vocab()
+
+
+def test_the_recorded_text_of_the_bundled_bases_is_still_generated(root, words):
+    """The hash in the README is that of a million sentences; the first thousand are enough to notice a change here."""
+    templates = {
+        d: generate.read_templates(root / f"data/templates/pretraining_{d}.txt", asks=a)
+        for d, a in generate.DIRECTIONS.items()
+    }
+    texts = list(generate.biographies(words, templates, people_count=1000, rows=1000, seed=0))
+    assert base.digest(texts) == "76de2c60a3c478dacd4ab126a3b513a5adeb90d6e2bb904d36491b24168ae18a"
+
+
+@pytest.fixture
+def golden_tokenizer(tmp_path):
+    """A tokenizer of as many tokens as the golden networks have."""
+    reader = text.train_tokenizer([f"word{i} " * 3 for i in range(200)], 320)
+    reader.add_tokens([f"<filler{i}>" for i in range(320 - len(reader))])
+    reader.save_pretrained(tmp_path / "reader")
+    return tmp_path / "reader"
+
+
+@pytest.mark.parametrize("name, causal", [("mdm", False), ("ar", True)])
+def test_an_smdm_checkpoint_becomes_a_base(name, causal, golden_tokenizer, tmp_path):
+    weights = {"path": str(GOLDEN / f"{name}.safetensors"), "sha256": sha256(GOLDEN / f"{name}.safetensors")}
+    source = {"weights": weights, "tokenizer": {"path": str(golden_tokenizer / "tokenizer.json")}, "n_head": 4}
+    base.lit_gpt(tmp_path / "base", causal=causal, **source)
+    net, tokenizer = model.load(tmp_path / "base", device="cpu")
+    assert model.vocab(net) == len(tokenizer) == 320 and net.config.rounded_rope
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path / "reader")
+    source = {"weights": {"path": GOLDEN / "ar.safetensors"}, "tokenizer": {"path": tmp_path / "reader/tokenizer.json"}}
+    with pytest.raises(model.ModelError, match="has 320 tokens, but its tokenizer"):
+        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, **source)
+
+
+def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path):
+    source = {
+        "weights": {"path": GOLDEN / "ar.safetensors", "sha256": "0" * 64},
+        "tokenizer": {"path": golden_tokenizer / "tokenizer.json"},
+    }
+    with pytest.raises(model.ModelError, match="SHA-256 is .*, expected 0000"):
+        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, **source)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of a model hub as a download asks for; `cut` bytes into a file's first transfer it hangs up."""
+
+    files, ranges, cut = {}, [], None
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, body):
+        found = re.fullmatch(rf"/owner/model/resolve/{COMMIT}/(.+)", self.path)
+        content = self.files.get(found[1]) if found else None
+        if content is None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        start = int(re.match(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])
+        if body:
+            self.ranges.append(start)
+        self.send_response(206 if start else 200)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if body:
+            end = len(content) if start or Hub.cut is None else Hub.cut
+            self.wfile.write(content[start:end])
+            self.wfile.flush()
+            if end < len(content):
+                self.connection.close()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The options that lead a download to a hub on 127.0.0.1."""
+    monkeypatch.setattr(Hub, "files", {})
+    monkeypatch.setattr(Hub, "ranges", [])
+    monkeypatch.setattr(Hub, "cut", None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield {"cache": str(tmp_path / "cache"), "endpoint": f"http://127.0.0.1:{server.server_port}"}
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_causal_model_of_another_kind_comes_from_the_hub(hub, tokenizer, tmp_path):
+    theirs = GPT2LMHeadModel(
+        GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=len(tokenizer), n_positions=64)
+    ).eval()
+    theirs.save_pretrained(tmp_path / "gpt")
+    tokenizer.save_pretrained(tmp_path / "gpt")
+    Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "gpt").iterdir()})
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in Hub.files.items()}
+    base.hub(tmp_path / "base", repo="owner/model", revision=COMMIT, files=files, **hub)
+    net, reader = model.load(tmp_path / "base", device="cpu")
+    ids = torch.tensor([reader("Ada is")["input_ids"]])
+    torch.testing.assert_close(net(input_ids=ids).logits, theirs(input_ids=ids).logits)
+
+
+def test_a_broken_transfer_is_resumed(hub):
+    content = bytes(range(256)) * 100_000
+    Hub.files["model.safetensors"] = content
+    Hub.cut = 22_000_000  # downloads are written in pieces of 10 MB
+    path = base.fetch("owner/model", "model.safetensors", COMMIT, hashlib.sha256(content).hexdigest(), **hub)
+    assert path.read_bytes() == content
+    assert len(Hub.ranges) == 2 and 0 < Hub.ranges[1] <= 22_000_000
+
+
+def test_a_wrong_hash_is_refused(hub):
+    Hub.files["model.safetensors"] = b"not what was pinned"
+    with pytest.raises(model.ModelError, match=r"model\.safetensors: SHA-256 is .*, expected aaaa"):
+        base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
+
+
+def test_a_file_that_is_not_there_is_named(hub):
+    with pytest.raises(model.ModelError, match=r"owner/model/absent\.safetensors at 1+ could not be fetched") as caught:
+        base.fetch("owner/model", "absent.safetensors", COMMIT, "a" * 64, **hub)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "x.pkl"])
+def test_pickled_weights_are_not_even_fetched(hub, name):
+    with pytest.raises(model.ModelError, match=r"from \.safetensors only"):
+        base.fetch("owner/model", name, COMMIT, "a" * 64, **hub)
+    assert not Hub.ranges
