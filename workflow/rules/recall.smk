@@ -15,7 +15,7 @@ rule complete:
         "<results>/benchmarks/complete/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: TRAINING_THREADS
+    threads: workflow.cores or 1
     resources:
         gpu=1,
     params:
@@ -65,7 +65,7 @@ rule compare_likelihoods:
         "<results>/benchmarks/likelihood/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: TRAINING_THREADS
+    threads: workflow.cores or 1
     resources:
         gpu=1,
     params:

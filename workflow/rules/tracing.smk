@@ -15,7 +15,7 @@ rule trace:
         "<results>/benchmarks/trace/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: TRAINING_THREADS
+    threads: workflow.cores or 1
     resources:
         gpu=1,
     params:
