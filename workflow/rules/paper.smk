@@ -1,47 +1,7 @@
 """The post: its numbers, its Markdown for al-folio, and the page that stands alone."""
 
-from glob import glob
 
-PAPER = config["paper"]
-POST = f"{PAPER['date']}-{PAPER['slug']}"
-FIRST_SEED = config["seeds"][0]
-READING = ["errors", "facts", "files", *(f"render/{part}" for part in ("__init__", "evidence"))]
-WRITING = [f"render/{part}" for part in ("bibliography", "markdown", "post", "provenance", "tables", "wording")]
-
-EVIDENCE = {
-    "tables": expand(
-        "<results>/tables/{table}.csv",
-        table=[
-            *("step_scaling", "recall_differences", "likelihood", "probe"),
-            *("causal_trace", "traced_facts", "keyvalue", "symmetry", "edits"),
-        ],
-    ),
-    "models": expand("<results>/models/{model}/seed_{seed}", model=config["models"], seed=FIRST_SEED),
-    "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
-}
-SHOWN = {
-    "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
-    "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
-    "numbers": "<results>/paper/numbers.json",
-    "template": "paper/post.md.j2",
-    "sentences": "paper/sentences.j2",
-    "bibliography": "paper/references.bib",
-    # Not read: what the footers tell the age of.
-    "tables": EVIDENCE["tables"]
-    + expand("<results>/tables/step_scaling_by_{way}_direction.csv", way=["training", "question"]),
-    "models": EVIDENCE["models"],
-    "data": EVIDENCE["data"],
-}
-
-
-def makers(wildcards, input):
-    """The rule and the script that made each file of the results."""
-    found = {}
-    for file in input:
-        for rule in workflow.rules:
-            if rule.script and any(output.match(file) for output in rule.output):
-                found[str(file)] = [rule.name, rule.script.replace("..", "workflow", 1)]
-    return found
+include: "writing.smk"
 
 
 rule numbers:
@@ -51,7 +11,7 @@ rule numbers:
         histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         published="paper/table3.csv",
-        reference=sorted(glob("paper/reference/*/**/*.*", recursive=True)),
+        reference=KEPT,
         code=library(*READING, "intervals", "render/findings", "render/memory", "render/numbers"),
     output:
         "<results>/paper/numbers.json",
@@ -71,14 +31,9 @@ rule explorer:
     """Some generations of each model, step by step, and their traces: the data of the page's explorer."""
     input:
         completions=expand("<results>/completions/{model}/seed_{seed}.jsonl", model=config["models"], seed=FIRST_SEED),
-        traces=expand(
-            "<results>/traces/{model}/seed_{seed}/{split}",
-            model=config["models"],
-            seed=FIRST_SEED,
-            split=RECALL_SPLITS,
-        ),
+        traces=expand("<results>/traces/{model}/seed_{seed}", model=config["models"], seed=FIRST_SEED),
         facts="<results>/data/facts.jsonl",
-        code=library(*READING, "render/explorer"),
+        code=library(*READING, "figures/denoising", "figures/style", "render/explorer"),
     output:
         "<results>/paper/explorer.json",
     log:
@@ -88,6 +43,7 @@ rule explorer:
         "../../envs/reversal.yaml"
     params:
         models=FAMILIES,
+        steps=config["tracing"]["sampling_steps"],
         most_facts=PAPER["explorer_facts"],
     script:
         "../scripts/render.py"

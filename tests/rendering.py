@@ -1,0 +1,365 @@
+"""A study's results as files, made up: what the paper is rendered from, without any network."""
+
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import safetensors.numpy
+import yaml
+
+from workflow.reversal.render import evidence, write
+
+ROOT = Path(__file__).resolve().parents[1]
+HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
+FIGURES = [
+    *("reversal_curse", "canvas", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
+    *("trace_facts", "trace_average", "trace_steps", "edits"),
+    *("symmetry_pca", "symmetry_spectra", "symmetry_layers", "symmetry_retrieval"),
+]
+PAPER = {
+    "title": "How are facts recalled?",
+    "subtitle": "Tracing & more",
+    "author": "A. Author",
+    "affiliation": "An Institute",
+    "url": "https://example.org/",
+    "date": "2025-07-14",
+    "slug": "a-post",
+    "tags": ["diffusion"],
+    "explorer_facts": 3,
+}
+STEPS = [1, 4]
+LAYERS = 2
+ROLES = [
+    "prior prompt",
+    "first subject",
+    "last subject",
+    "last prompt",
+    "masked answer",
+    "masked answer",
+    "whole subject",
+]
+
+
+def make(folder, *, diffusion=0.9, autoregressive=0.0, answered=True, models=("mdm", "ar"), names=HOSTILE):
+    """Write a study to `folder` and return what the rules of the paper would be given.
+
+    `diffusion` and `autoregressive` are the shares recalled in reverse. If not `answered`, nothing is right, and so
+    nothing is traced, extracted, compared or edited.
+    """
+    folder = Path(folder)
+    config = yaml.safe_load((ROOT / "config.yaml").read_text())
+    config |= {"study": "made-up", "paper": PAPER, "seeds": [1]}
+    config["models"] = {name: config["models"][name] for name in models}
+    config["sampling"] = config["sampling"] | {"steps": STEPS}
+    families = {name: model["family"] for name, model in config["models"].items()}
+    shares = {"diffusion": diffusion, "autoregressive": autoregressive}
+    reverse = {name: shares[family] if answered else 0.0 for name, family in families.items()}
+    _data(folder, names)
+    for name, family in families.items():
+        _network(folder, name, family)
+        _completions(folder, name, family, reverse[name], answered)
+        if answered:
+            _traces(folder, name)
+        for split in evidence.RECALL_SPLITS:
+            (folder / f"traces/{name}/seed_1/{split}").mkdir(parents=True, exist_ok=True)
+    _tables(folder, families, reverse, answered)
+    figures = [
+        name
+        for name in FIGURES
+        if "mdm" in models or name not in ("canvas", "denoising_step", "timeline", "trace_steps")
+    ]
+    for name in figures:
+        _write(folder / f"figures/{name}.svg", _svg(name))
+        _write(folder / f"figures/{name}.txt", f'Shows "{name}" & <more>')
+    return _given(folder, config, families, figures)
+
+
+def render(given, folder):
+    """Run the rules of the paper one after the other; the outputs as paths."""
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    output = SimpleNamespace(
+        post=str(out / "post.md"), images=str(out / "assets/img/a-post"), bibliography=str(out / "post.bib")
+    )
+    write.numbers_file(given.evidence, given.evidence_output, **given.numbers_params)
+    write.explorer_file(given.explorer, given.explorer_output, **given.explorer_params)
+    write.post_files(given.shown, output, root=ROOT, **given.shown_params)
+    write.page_file(given.shown, str(out / "index.html"), root=ROOT, **given.shown_params)
+    return SimpleNamespace(
+        numbers=Path(given.evidence_output), page=out / "index.html", post=out / "post.md", images=Path(output.images)
+    )
+
+
+def _given(folder, config, families, figures):
+    tables = sorted(map(str, folder.glob("tables/*.csv")))
+    data = sorted(map(str, folder.glob("data/*.jsonl")))
+    models = [str(folder / f"models/{name}/seed_1") for name in families]
+    completions = [str(folder / f"completions/{name}/seed_1.jsonl") for name in families]
+    trained = [f"{name}/seed_1" for name in families]
+    numbers = str(folder / "paper/numbers.json")
+    shown = {
+        "tables": tables,
+        "models": models,
+        "data": data,
+        "figures": [str(folder / f"figures/{name}.svg") for name in figures],
+        "alternatives": [str(folder / f"figures/{name}.txt") for name in figures],
+        "numbers": numbers,
+        "explorer": str(folder / "paper/explorer.json"),
+        "template": str(ROOT / "paper/post.md.j2"),
+        "bibliography": str(ROOT / "paper/references.bib"),
+        "page": str(ROOT / "paper/page.html.j2"),
+        "style": str(ROOT / "paper/page.css"),
+        "script": str(ROOT / "paper/explorer.js"),
+    }
+    made = [*tables, *data, *models, *shown["figures"], numbers]
+    return SimpleNamespace(
+        config=config,
+        evidence=SimpleNamespace(
+            tables=tables,
+            models=models,
+            data=data,
+            completions=completions,
+            histories=[str(folder / f"models/{name}.training.csv") for name in trained],
+            published=str(ROOT / "paper/table3.csv"),
+            reference=[],
+        ),
+        evidence_output=numbers,
+        numbers_params={"config": config, "trained": trained},
+        explorer=SimpleNamespace(
+            completions=completions,
+            facts=str(folder / "data/facts.jsonl"),
+            traces=[str(folder / f"traces/{name}/seed_1") for name in families],
+        ),
+        explorer_output=shown["explorer"],
+        explorer_params={"models": families, "steps": STEPS[-1], "most_facts": PAPER["explorer_facts"]},
+        shown=SimpleNamespace(**shown),
+        shown_params={"config": config, "makers": {path: ["some_rule", "workflow/scripts/some.py"] for path in made}},
+    )
+
+
+def _data(folder, names):
+    facts, splits = [], {"train": []} | {split: [] for split in evidence.RECALL_SPLITS}
+    for group, i in itertools.product(("p2d", "d2p", "both"), range(3)):
+        name, description = names[i], f"the baker of {names[i]}"
+        fact = f"{group}-{i:02}"
+        facts.append({"id": fact, "group": group, "name": name, "description": description})
+        ahead = {"fact": fact, "template": 0, "prompt": f"{name} is", "completion": f" {description}"}
+        back = {"fact": fact, "template": 1, "prompt": f"Meet {description},", "completion": f" {name}"}
+        splits["train"] += [ahead] if group == "p2d" else [back] if group == "d2p" else [ahead, back]
+        if group != "both":
+            same, other = (ahead, back) if group == "p2d" else (back, ahead)
+            splits[f"{group}_same"].append(same)
+            splits[f"{group}_reverse"].append(other)
+    _lines(folder / "data/facts.jsonl", facts)
+    for name, rows in splits.items():
+        _lines(folder / f"data/{name}.jsonl", rows)
+
+
+def _network(folder, name, family):
+    shape = {
+        "model_type": "llama",
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "vocab_size": 11 if family == "diffusion" else 10,
+        "max_position_embeddings": 32,
+        "is_causal": family != "diffusion",
+    }
+    place = folder / f"models/{name}/seed_1"
+    _write(place / "config.json", json.dumps(shape))
+    safetensors.numpy.save_file({"embedding": np.zeros((10, 8), np.float32)}, place / "model.safetensors")
+    history = pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "loss": [3.0, 1.0], "learning_rate": 0.1})
+    history.to_csv(folder / f"models/{name}/seed_1.training.csv", index=False)
+
+
+def _completions(folder, name, family, reverse, answered):
+    rows = []
+    for split in evidence.RECALL_SPLITS:
+        share = reverse if split.endswith("reverse") else float(answered)
+        questions = evidence.lines(folder / f"data/{split}.jsonl")
+        for i, row in enumerate(questions):
+            for steps in STEPS if family == "diffusion" else [None]:
+                correct = i < round(share * len(questions))
+                said = row["completion"] if correct else " </script><b>"
+                revealed = [[4, said, 0, 0.5], [5, "", min((steps or 2) - 1, 1), 0.25], [6, "<eos>", 0, 0.125]]
+                about = {"fact": row["fact"], "split": split, "steps": steps, "prompt": row["prompt"]}
+                answer = {"reference": row["completion"], "generation": said, "correct": correct, "revealed": revealed}
+                rows.append(about | answer)
+    _lines(folder / f"completions/{name}/seed_1.jsonl", rows)
+
+
+def _traces(folder, name):
+    rng = np.random.default_rng(len(name))
+    for split in evidence.RECALL_SPLITS:
+        for row in evidence.lines(folder / f"data/{split}.jsonl")[:2]:
+            steps = [0, 1]
+            about = {
+                "fact": row["fact"],
+                "prompt": row["prompt"],
+                "tokens": ["Meet", row["prompt"], " </script>", ",", row["completion"], "", "<eos>"],
+                "subject": [1, 3],
+                "answer": [4, 6],
+                "t1": 0,
+                "t2": 1,
+            }
+            described = {"about": about, "steps": steps, "roles": [ROLES] * 2, "kinds": {"gaussian": ["state", "mlp"]}}
+            arrays = {
+                "probability.clean": np.array([0.9, 0.95], np.float32),
+                "probability.gaussian.corrupted": np.array([0.1, 0.2], np.float32),
+                "probability.gaussian.restored": rng.random((2, 2, len(ROLES), LAYERS)).astype(np.float32),
+            }
+            file = folder / f"traces/{name}/seed_1/{split}/{row['fact']}.safetensors"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            safetensors.numpy.save_file(arrays, file, {"trace": json.dumps(described)})
+
+
+def _tables(folder, families, reverse, answered):
+    tables = {
+        "step_scaling": _scaling(families, reverse, answered),
+        "step_scaling_by_training_direction": [{"model": "mdm"}],
+        "step_scaling_by_question_direction": [{"model": "mdm"}],
+        "recall_differences": _differences(families, reverse),
+        "likelihood": [
+            {
+                "model": name,
+                "seed": 1,
+                "split": split,
+                "n": 30,
+                "difference": gap,
+                "ci_low": gap - 1,
+                "ci_high": gap + 1,
+            }
+            | {"p_value": 0.01, "right_more_likely": 0.7}
+            for name, split in itertools.product(families, evidence.RECALL_SPLITS)
+            for gap in [3.0 if answered and not (split.endswith("reverse") and not reverse[name]) else 0.0]
+        ],
+        "probe": [
+            {"model": name, "stage": stage, "prompt": HOSTILE[0], "rank": 1, "token": " the", "probability": 0.5}
+            | {"entropy": entropy, "answer": "the baker"}
+            for name in families
+            for stage, entropy in (("pretrained", 3.0), ("fine-tuned", 1.0))
+        ],
+        "traced_facts": [
+            {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "n": 3}
+            | {"outcome": "traced" if answered else "not answered"}
+            for name, split in itertools.product(families, evidence.RECALL_SPLITS)
+        ],
+        "causal_trace": _effects(families) if answered else [],
+        "keyvalue": _extractions(families) if answered else [],
+        "symmetry": _shared(families) if answered else [],
+        "edits": _edits(families) if answered else [],
+    }
+    columns = {
+        "causal_trace": "model seed split direction kind corruption score stage step layer role n mean ci_low ci_high",
+        "keyvalue": "model seed direction fact layer converged p_before p_after kl",
+        "symmetry": "model seed comparison statistic value ci_low ci_high null_mean p_value n p_adjusted",
+        "edits": "model seed measure statistic when value ci_low ci_high n probes",
+        "recall_differences": "diffusion autoregressive split steps difference ci_low ci_high "
+        "diffusion_accuracy autoregressive_accuracy",
+    }
+    for name, rows in tables.items():
+        file = folder / f"tables/{name}.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows, columns=columns[name].split() if name in columns else None).to_csv(file, index=False)
+
+
+def _around(value, reach=0.05):
+    return {"ci_low": value - reach, "ci_high": value + reach}
+
+
+def _scaling(families, reverse, answered):
+    rows = []
+    for (name, family), split in itertools.product(families.items(), evidence.RECALL_SPLITS):
+        for steps in STEPS if family == "diffusion" else [None]:
+            share = reverse[name] if split.endswith("reverse") else float(answered)
+            share *= 0.5 if steps == STEPS[0] else 1
+            around = {"ci_low": max(0, share - 0.05), "ci_high": min(1, share + 0.05)}
+            cluster = {"cluster_low": around["ci_low"], "cluster_high": around["ci_high"]}
+            about = {"model": name, "seed": 1, "split": split, "steps": steps, "n": 30, "accuracy": share}
+            rows.append(about | around | cluster)
+    return rows
+
+
+def _differences(families, reverse):
+    if len(families) < 2:
+        return []
+    gaps = {
+        split: reverse["mdm"] - reverse["ar"] if split.endswith("reverse") else 0 for split in evidence.RECALL_SPLITS
+    }
+    return [
+        {"diffusion": "mdm", "autoregressive": "ar", "split": split, "steps": steps, "difference": gap}
+        | _around(gap)
+        | {"diffusion_accuracy": reverse["mdm"], "autoregressive_accuracy": reverse["ar"]}
+        for steps, (split, gap) in itertools.product(STEPS, gaps.items())
+    ]
+
+
+def _effects(families):
+    rows = []
+    for name, split, stage in itertools.product(families, evidence.RECALL_SPLITS, ("first", "last", "all")):
+        about = {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "score": "probability", "n": 3}
+        for kind, mean in (("clean", 0.9), ("corrupted", 0.2), ("total", 0.7 if stage == "first" else 0.3)):
+            rows.append(about | {"kind": kind, "stage": stage, "role": "all", "mean": mean} | _around(mean))
+        cells = itertools.product(
+            ("state", "mlp", "attn", "severed_mlp", "severed_attn"), dict.fromkeys(ROLES), range(LAYERS)
+        )
+        for i, (kind, role, layer) in enumerate(cells):
+            mean = 0.01 * (i % 7) + (0.4 if role == "last subject" and not kind.startswith("severed") else 0.0)
+            rows.append(
+                about | {"kind": kind, "stage": stage, "role": role, "layer": layer, "mean": mean} | _around(mean)
+            )
+    return rows
+
+
+def _extractions(families):
+    return [
+        {"model": name, "seed": 1, "direction": direction, "fact": f"p2d-0{i}", "layer": 1, "converged": i > 0}
+        | {"p_before": 0.4, "p_after": 0.9, "kl": 0.01}
+        for name, direction, i in itertools.product(families, ("p2d", "d2p"), range(3))
+    ]
+
+
+def _shared(families):
+    comparisons = ("name: projected key forward × value reverse", "values: forward × reverse")
+    statistics = ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank")
+    return [
+        {"model": name, "seed": 1, "comparison": comparison, "statistic": statistic, "value": 0.3}
+        | _around(0.3)
+        | {"null_mean": 0.1, "p_value": p, "n": 20, "p_adjusted": p}
+        for name, p in zip(families, (0.0005, 0.4), strict=False)
+        for comparison, statistic in itertools.product(comparisons, statistics)
+    ]
+
+
+def _edits(families):
+    return [
+        {"model": name, "seed": 1, "measure": measure, "statistic": statistic, "when": when, "value": value}
+        | _around(value)
+        | {"n": 10, "probes": 20}
+        for name, measure, statistic in itertools.product(
+            families,
+            ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old"),
+            ("preferred", "exact", "probability"),
+        )
+        for when, value in (("before", 0.1), ("after", 0.9 if measure != "reverse_new" else 0.1))
+    ]
+
+
+def _svg(name):
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="680" height="80" viewBox="0 0 680 80">'
+        f'<rect width="680" height="80" fill="#eee"/><text x="20" y="45">{name}</text></svg>'
+    )
+
+
+def _lines(path, rows):
+    _write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,276 @@
+"""The paper: escaped, sourced, complete, and saying what the numbers say."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rendering import FIGURES, HOSTILE, ROOT, make, render
+
+from workflow.reversal.errors import UserError
+from workflow.reversal.render import bibliography, explorer, findings, markdown, provenance, wording, write
+
+
+class Reader(HTMLParser):
+    """The elements and the text of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.text = [], ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    given = make(folder)
+    return SimpleNamespace(given=given, **vars(render(given, folder / "out")))
+
+
+@pytest.fixture(scope="module")
+def html(made):
+    return made.page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def post(made):
+    return made.post.read_text(encoding="utf-8")
+
+
+def squeezed(text):
+    return re.sub(r"\s+", " ", text)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"])))
+def test_text_of_data_is_text_in_markdown_and_html(value):
+    rendered = Reader(markdown.parser().renderInline(str(wording.text("x" + value + "x"))))
+    assert {tag for tag, _ in rendered.elements} <= {"span"}
+    assert squeezed(rendered.text) == squeezed("x" + value + "x")
+
+
+@given(st.text(min_size=1))
+def test_liquid_finds_nothing_in_text_of_data(value):
+    assert "{" not in wording.text(value) and "{" not in wording.attribute(value)
+
+
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_within_a_script_can_not_end_it_and_stays_what_it_is(value):
+    coded = explorer.embedded(value)
+    assert "<" not in coded and json.loads(coded) == value
+
+
+@given(st.floats(0, 1), st.integers(0, 2))
+def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
+    shown = str(wording.percent(share, digits))
+    assert (shown == f"{0:.{digits}f}%") <= (share == 0)
+    assert (shown == f"{100:.{digits}f}%") <= (share == 1)
+
+
+@pytest.mark.parametrize("value", [0.25, None, True])
+def test_what_is_not_rounded_or_not_there_can_not_be_printed(value):
+    with pytest.raises(TypeError):
+        wording.printed(value)
+
+
+@given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1))
+def test_a_verdict_needs_the_whole_interval_on_one_side(estimate, below, above):
+    found = findings.judged(findings.finding(estimate, estimate - below, estimate + above))
+    assert (found["verdict"] == "more") == (estimate - below > 0)
+    assert (found["verdict"] == "less") == (estimate + above < 0)
+
+
+def test_an_unknown_interval_allows_no_verdict():
+    assert findings.verdict(np.nan, 1) == findings.verdict(1, np.nan) == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"diffusion": 0.9, "autoregressive": 0.0}, "recalls clearly more than the autoregressive model"),
+        ({"diffusion": 0.0, "autoregressive": 0.9}, "does not do better throughout"),
+        ({"diffusion": 0.5, "autoregressive": 0.5}, "can not be told apart"),
+        ({"answered": False}, "can not be told apart"),
+        ({"models": ["mdm"]}, "There is no model of the other family"),
+        ({"models": ["ar"]}, "There is no model of the other family"),
+    ],
+)
+def test_the_sentences_follow_the_numbers(tmp_path, options, says):
+    given = make(tmp_path, names=["Ann Ash", "Bob Beech", "Cy Cedar"], **options)
+    text = unescape(render(given, tmp_path / "out").post.read_text(encoding="utf-8"))
+    opening = text.split("## Abstract")[0]
+    assert says in opening
+    assert ("No question could be traced" in opening) == (options.get("answered") is False)
+    assert not re.search(r"\bnan\b|None|Undefined|\{#-|\}\}\}", text)
+    prose = text.split("---\n", 2)[2].replace("tl;dr", "")
+    assert not re.search(r" [.,;]|\.\.|;[a-z]", prose)
+
+
+def test_a_missing_number_stops_with_the_template_and_its_line(made, tmp_path):
+    numbers = json.loads(made.numbers.read_text())
+    del numbers["recall.most"]
+    (tmp_path / "numbers.json").write_text(json.dumps(numbers))
+    given = SimpleNamespace(**vars(made.given.shown) | {"numbers": str(tmp_path / "numbers.json")})
+    params = made.given.shown_params
+    params = params | {"makers": params["makers"] | {given.numbers: ["numbers", "workflow/scripts/render.py"]}}
+    with pytest.raises(UserError, match=r"paper/sentences\.j2:\d+: .*most") as caught:
+        write.page_file(given, str(tmp_path / "page.html"), root=ROOT, **params)
+    line = int(re.search(r":(\d+):", str(caught.value))[1])
+    assert "recall.most" in (ROOT / "paper/sentences.j2").read_text().splitlines()[line - 1]
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("change", ["too few", "too many"])
+def test_figures_used_are_those_produced(made, tmp_path, change):
+    shown = vars(made.given.shown)
+    if change == "too few":
+        figures = [path for path in shown["figures"] if "timeline" not in path]
+        says = "figure timeline is used but not produced"
+    else:
+        (tmp_path / "stray.svg").write_text("<svg/>")
+        figures = [*shown["figures"], str(tmp_path / "stray.svg")]
+        says = "figure stray is produced but not used"
+    params = made.given.shown_params
+    params = params | {"makers": params["makers"] | {path: ["rule", "script"] for path in figures}}
+    with pytest.raises(UserError, match=says):
+        write.page_file(
+            SimpleNamespace(**shown | {"figures": figures}), str(tmp_path / "page.html"), root=ROOT, **params
+        )
+
+
+def test_citations_and_references_agree_both_ways(made):
+    entries = bibliography.read(ROOT / "paper/references.bib")
+    with pytest.raises(UserError, match="has no entry nobody2020"):
+        bibliography.check([*entries, "nobody2020"], entries, "references.bib")
+    with pytest.raises(UserError, match="nothing cites austin2021structured"):
+        bibliography.check([key for key in entries if key != "austin2021structured"], entries, "references.bib")
+
+
+def test_the_post_drops_into_an_al_folio_site(made, post):
+    _, front, body = post.split("---\n", 2)
+    front = yaml.safe_load(front)
+    assert front["layout"] == "distill" and str(front["date"]) == "2025-07-14"
+    assert front["bibliography"] == "2025-07-14-a-post.bib"
+    listed = [(entry["name"], [sub["name"] for sub in entry.get("subsections", [])]) for entry in front["toc"]]
+    headings = re.findall(r"^(##+) (.*) \{#(.*)\}$", body, re.M)
+    assert [name for level, name, _ in headings if level == "##"] == [name for name, _ in listed]
+    assert all(anchor == markdown.slug(name) for _, name, anchor in headings)
+    entries = bibliography.read(ROOT / "paper/references.bib")
+    cited = [key for keys in re.findall(r'<d-cite key="([^"]*)">', body) for key in keys.split(",")]
+    assert set(cited) == set(entries)
+    images = re.findall(r"src=\"\{\{ '/assets/img/a-post/([^']*)' \| relative_url \}\}\"", body)
+    assert sorted(images) == sorted(f"{name}.svg" for name in FIGURES)
+    assert all((made.images / image).stat().st_size for image in images)
+    # What is left of Liquid is ours.
+    assert body.count("{{") == len(images) and "{%" not in body
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text_wherever_it_stands(tmp_path, name):
+    done = render(make(tmp_path, names=[name, "B", "C"]), tmp_path / "out")
+    html, post = (path.read_text(encoding="utf-8") for path in (done.page, done.post))
+    page = Reader(html)
+    assert squeezed(name) in squeezed(page.text)
+    assert name not in post and len(page.all("script")) == 2
+    shown = Reader(markdown.parser(markdown.mathjax).render(post))
+    assert squeezed(name) in squeezed(shown.text) and not shown.all("script")
+
+
+def test_the_page_has_its_own_scripts_only_and_asks_for_nothing(html):
+    page = Reader(html)
+    assert [script.get("type") for script in page.all("script")] == ["application/json", None]
+    script = re.search(r"<script>(.*?)</script>", html, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    [policy] = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert "default-src 'none'" in policy and f"'sha256-{digest}'" in policy
+    assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in page.all("img"))
+    assert all(link["href"].startswith("data:") for link in page.all("link"))
+    assert "@import" not in html and "url(" not in html.split("</style>")[0]
+
+
+def test_every_link_within_the_page_leads_somewhere(html):
+    page = Reader(html)
+    places = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(places) == len(set(places))
+    inside = {link["href"][1:] for link in page.all("a") if link["href"].startswith("#")}
+    assert inside <= set(places)
+
+
+def test_figures_tables_and_formulas_are_whole(html):
+    page = Reader(html)
+    blocks = re.findall(r'<figure id=.*?</figure>|<div class="table-block".*?</table>.*?</div>\s*<p.*?</p>', html, re.S)
+    assert len(blocks) == len(page.all("figure")) + len(page.all("table"))
+    for block in blocks:
+        assert re.search(r'class="made">rule \w+ \(workflow/scripts/\w+\.py\) · study made-up · ', block)
+    assert all(image["alt"] for image in page.all("img"))
+    assert len(page.all("math")) > 20 and not re.search(r"<m[ion]>[^<]*\\", html) and "$$" not in html
+
+
+def test_a_formula_that_would_not_be_readable_stops_the_build():
+    with pytest.raises(UserError, match="formula"):
+        markdown.mathml(r"\unknown{x}", display=False)
+
+
+def test_both_conventions_have_the_same_numbers_for_each_test_file(html):
+    def columns(name):
+        block = html.split(f'id="table-{name}"')[1].split("</table>")[0]
+        files = [re.sub("<wbr>", "", file) for file in re.findall(r"<code>(.*?)</code>", block)]
+        rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", block.split("<tbody>")[1])]
+        return dict(zip(files, zip(*rows, strict=True), strict=True))
+
+    assert columns("recall") == columns("recall-by-question") and len(columns("recall")) == 4
+
+
+def test_every_number_names_a_source(made):
+    for name, leaf in json.loads(made.numbers.read_text()).items():
+        assert leaf.keys() == {"value", "source"} and leaf["source"], name
+
+
+def test_the_same_results_give_the_same_bytes(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    pages = [render(made.given, tmp_path / name).page.read_bytes() for name in ("one", "two")]
+    assert pages[0] == pages[1] and b"2023-11-14 22:13 UTC" in pages[0]
+
+
+def test_the_explorer_stays_within_its_size(made):
+    data = json.loads((made.numbers.parent / "explorer.json").read_text())
+    assert data["traced"] and {case["model"] for case in data["cases"]} == {"mdm", "ar"}
+    families = made.given.explorer_params["models"]
+    rows = [{"fact": "f", "split": "p2d_same", "prompt": "p" * 500, "reference": " r", "generation": " r"}] * 8
+    rows = [
+        row | {"fact": f"f{i}", "steps": 1, "correct": True, "revealed": [[1, " r", 0, 1.0]]}
+        for i, row in enumerate(rows)
+    ]
+    people = {row["fact"]: row["fact"] for row in rows}
+    small = explorer.build(families, people, {"mdm": rows}, {}, steps=1, most_facts=8, most_bytes=3000)
+    assert len(explorer.dump(small).encode()) <= 3000 and 0 < len(small["cases"]) < 8
+
+
+def test_the_commit_is_unknown_outside_a_repository(tmp_path):
+    assert provenance.commit(tmp_path) == "unknown"
+    (tmp_path / "inner").mkdir()
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert provenance.commit(tmp_path / "inner") == "unknown"
+
+
+def test_the_fingerprint_tells_configurations_apart():
+    assert provenance.fingerprint({"a": 1, "b": 2}) == provenance.fingerprint({"b": 2, "a": 1})
+    assert provenance.fingerprint({"a": 1}) != provenance.fingerprint({"a": 2})

@@ -1,0 +1,117 @@
+"""What the paper rests on: a study's tables, models and data, read from disk without any network."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import safetensors
+
+from ..facts import SPLITS
+from ..figures.read import table
+
+RECALL_SPLITS = [name for name, split in SPLITS.items() if split.trained != "both"]
+SHORT = {"diffusion": "MDM", "autoregressive": "AR"}
+
+
+class Evidence(NamedTuple):
+    """Everything that numbers are computed from."""
+
+    config: dict
+    tables: dict  # {name: DataFrame}
+    networks: dict  # {model: shape}, see `network`
+    histories: pd.DataFrame  # of training: model, seed, step, epoch, loss, …
+    completions: pd.DataFrame  # model, seed, split, steps, fact, prompt, correct
+    facts: list
+    rows: dict  # {"train" or split: rows}
+    published: pd.DataFrame  # the published recall
+    references: dict  # {study: (tables, provenance)}, results kept with the paper
+
+    @property
+    def families(self):
+        """{model: family}."""
+        return {name: model["family"] for name, model in self.config["models"].items()}
+
+    @property
+    def labels(self):
+        """{model: what the text calls it}: its family where that is enough."""
+        return labels(self.families)
+
+    def first(self, family):
+        """The first model of a family, or None."""
+        return next((name for name, kind in self.families.items() if kind == family), None)
+
+
+def labels(families):
+    """{model: what the text calls it} for {model: family}."""
+    kinds = list(families.values())
+    return {name: SHORT[family] if kinds.count(family) == 1 else name for name, family in families.items()}
+
+
+def read(config, *, tables, models, histories, completions, data, published, references=()):
+    """The `Evidence` from files.
+
+    `tables`, `models` (folders), `data` and `references` (folders) are paths by name; `histories` and `completions` by
+    (model, seed).
+    """
+    return Evidence(
+        config=config,
+        tables={name: table(path) for name, path in tables.items()},
+        networks={name: network(path) for name, path in models.items()},
+        histories=_stacked({key: table(path) for key, path in histories.items()}),
+        completions=_stacked({key: answers(path) for key, path in completions.items()}),
+        facts=lines(data["facts"]),
+        rows={name: lines(path) for name, path in data.items() if name != "facts"},
+        published=table(published),
+        references={Path(folder).name: reference(folder) for folder in references},
+    )
+
+
+def lines(path):
+    """The objects of a JSONL file."""
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def answers(path):
+    """Whether each prompt of a file of completions was answered, at each number of steps."""
+    columns = ["split", "steps", "fact", "prompt", "correct"]
+    return pd.DataFrame([{name: row[name] for name in columns} for row in lines(path)], columns=columns)
+
+
+def network(folder):
+    """The shape of a saved model."""
+    shape = json.loads((Path(folder) / "config.json").read_text())
+    sizes = []
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safetensors.safe_open(file, framework="numpy") as tensors:
+            sizes += [int(np.prod(tensors.get_slice(name).get_shape())) for name in tensors.keys()]  # noqa: SIM118
+    bidirectional = shape.get("is_causal") is False
+    return {
+        "architecture": shape["model_type"],
+        "layers": _one_of(shape, "num_hidden_layers", "n_layer"),
+        "heads": _one_of(shape, "num_attention_heads", "n_head"),
+        "width": _one_of(shape, "hidden_size", "n_embd"),
+        "mlp": shape.get("intermediate_size") or shape.get("n_inner") or 4 * shape["n_embd"],
+        # A diffusion network's embedding has a row for the mask, which is never predicted.
+        "vocabulary": shape["vocab_size"] - (1 if bidirectional else 0),
+        "context": _one_of(shape, "max_position_embeddings", "n_positions"),
+        "attention": "bidirectional" if bidirectional else "causal",
+        "parameters": sum(sizes),
+    }
+
+
+def reference(folder):
+    """The tables and the provenance of results kept with the paper."""
+    folder = Path(folder)
+    tables = {file.stem: table(file) for file in sorted((folder / "tables").glob("*.csv"))}
+    return tables, json.loads((folder / "provenance.json").read_text())
+
+
+def _one_of(shape, *names):
+    return next(shape[name] for name in names if name in shape)
+
+
+def _stacked(parts):
+    return pd.concat([part.assign(model=model, seed=seed) for (model, seed), part in parts.items()], ignore_index=True)

@@ -1,0 +1,262 @@
+"""Numbers about where a fact is recalled from, what its keys and values share, and what an edit of one does."""
+
+import math
+
+import pandas as pd
+
+from .evidence import RECALL_SPLITS
+from .findings import finding, judged, over_seeds
+
+SUBJECT = ("first subject", "middle subject", "last subject")
+TOGETHER = "whole subject"
+KINDS = ("state", "mlp", "attn")
+SEVERED = ("severed_mlp", "severed_attn")
+# The same question about people who were taught the other way round; and the two questions.
+PAIRS = {
+    "name": ("d2p_same", "p2d_reverse"),
+    "description": ("p2d_same", "d2p_reverse"),
+    "questions": ("p2d_same", "d2p_same"),
+}
+SIGNIFICANT = 0.05
+
+
+def tracing(evidence):
+    """Causal traces: what hiding the subject costs, and which states bring the answer back."""
+    table, outcomes = evidence.tables["causal_trace"], evidence.tables["traced_facts"]
+    table = table[table.step.isna() & (table.score == "probability")]
+    present = list(outcomes.corruption.unique())
+    main = "gaussian" if "gaussian" in present or not present else present[0]
+    found = {"corruption": main, "corruptions": present, "models": {}}
+    for model in evidence.families:
+        asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]
+        effects = table[table.model == model]
+        own = effects[effects.corruption == main]
+        facts = {split: _outcomes(asked[asked.split == split]) for split in RECALL_SPLITS}
+        traced = [split for split in RECALL_SPLITS if facts[split]["traced"]]
+        by_split = {split: own[own.split == split] for split in traced}
+        peaks = {split: _peaks(rows) for split, rows in by_split.items()}
+        found["models"][model] = {
+            "facts": facts,
+            "traced": sum(count["traced"] for count in facts.values()),
+            "asked": sum(count["asked"] for count in facts.values()),
+            "total": {split: _totals(rows) for split, rows in by_split.items()},
+            "peak": peaks,
+            "range": {kind: _range(peaks, kind) for kind in KINDS if any(kind in peak for peak in peaks.values())},
+            "layers": _grouped(
+                {split: peak["mlp"]["last_subject"]["layer"] for split, peak in peaks.items() if "mlp" in peak}
+            ),
+            "stages": _known({split: _stages(rows) for split, rows in by_split.items()}),
+            "severed": _all_severed(effects, traced),
+            "alike": {name: _alike(own, "split", pair) for name, pair in PAIRS.items() if set(pair) <= set(traced)},
+            "robust": {
+                other: _alike(effects, "corruption", (main, other))
+                for other in effects.corruption.unique()
+                if other != main
+            },
+        }
+        found["models"][model]["moving"] = _counted(found["models"][model]["stages"])
+    found["any"] = any(own["traced"] for own in found["models"].values())
+    return found
+
+
+def _known(findings):
+    return {name: one for name, one in findings.items() if one is not None}
+
+
+def _counted(stages):
+    """How many splits need the subject more, less, or not clearly otherwise when the answer is nearly there."""
+    verdicts = [one["change"]["verdict"] for one in stages.values()]
+    return {kind: verdicts.count(kind) for kind in ("more", "less", "unclear")} | {"all": len(verdicts)}
+
+
+def _range(peaks, kind):
+    """Over the splits: where the best cells at the subject and elsewhere are, and how great their effects."""
+    found = {}
+    for place in ("subject", "elsewhere"):
+        cells = [peak[kind][place] for peak in peaks.values() if peak.get(kind, {}).get(place)]
+        if cells:
+            effects, layers = [cell["estimate"] for cell in cells], [cell["layer"] for cell in cells]
+            roles = dict.fromkeys(cell["role"] for cell in cells)
+            found[place] = {
+                "least": min(effects),
+                "most": max(effects),
+                "layers": sorted(set(layers)),
+                "roles": list(roles),
+            }
+    both = [peak[kind] for peak in peaks.values() if kind in peak]
+    ahead = [
+        one["subject"]["estimate"] > one["elsewhere"]["estimate"] for one in both if one["subject"] and one["elsewhere"]
+    ]
+    return found | {"subject_ahead": sum(ahead), "splits": len(ahead)}
+
+
+def _outcomes(rows):
+    traced = rows.n[rows.outcome == "traced"].sum()
+    return {"asked": int(rows.n.sum()), "traced": int(traced)}
+
+
+def _totals(rows):
+    rows = rows[rows.stage == "all"]
+    return {kind: _cell(rows[rows.kind == kind]) for kind in ("clean", "corrupted", "total")}
+
+
+def _cell(rows):
+    return judged(over_seeds(rows["mean"], rows.ci_low, rows.ci_high)) | {"n": int(rows.n.sum())}
+
+
+def _best(rows):
+    """The cell with the greatest mean effect over seeds: its layer and role, and the finding there."""
+    if rows.empty:
+        return None
+    layer, role = rows.groupby(["layer", "role"])["mean"].mean().idxmax()
+    return _cell(rows[(rows.layer == layer) & (rows.role == role)]) | {"layer": int(layer), "role": role}
+
+
+def _peaks(rows):
+    """For each kind of state the best cell at the subject and the best elsewhere."""
+    rows = rows[rows.stage == "all"]
+    peaks = {}
+    for kind in KINDS:
+        own = rows[rows.kind == kind]
+        at_subject = own.role.isin(SUBJECT)
+        if len(own):
+            peaks[kind] = {
+                "subject": _best(own[at_subject]),
+                "together": _best(own[own.role == TOGETHER]),
+                "elsewhere": _best(own[~at_subject & (own.role != TOGETHER)]),
+                "last_subject": _best(own[own.role == "last subject"]),
+            }
+    return peaks
+
+
+def _grouped(layers):
+    """The splits of each layer, in the layers' order."""
+    return [
+        {"layer": layer, "splits": [split for split, own in layers.items() if own == layer]}
+        for layer in sorted(set(layers.values()))
+    ]
+
+
+def _stages(rows):
+    """Hiding the subject when the first answer token is about to appear, and when the last one is."""
+    totals = {stage: rows[(rows.kind == "total") & (rows.stage == stage)] for stage in ("first", "last")}
+    if any(own.empty for own in totals.values()):
+        return None
+    first, last = (_cell(own) for own in totals.values())
+    revealed = rows[(rows.stage == "last") & (rows.kind == "state") & (rows.role == "revealed answer")]
+    return {"first": first, "last": last, "change": _difference(last, first), "revealed": _best(revealed)}
+
+
+def _difference(one, other):
+    """Of two findings, as if they were independent; measured on the same facts, they differ more surely than that."""
+    gap = one["estimate"] - other["estimate"]
+    below = math.hypot(one["estimate"] - one["low"], other["high"] - other["estimate"])
+    above = math.hypot(one["high"] - one["estimate"], other["estimate"] - other["low"])
+    return judged(finding(gap, gap - below, gap + above))
+
+
+def _all_severed(effects, traced):
+    """What the last subject token's best state loses, under the first corruption that severs, over the splits."""
+    names = effects[effects.kind.isin(SEVERED)].corruption.unique()
+    if not len(names):
+        return None
+    own = effects[effects.corruption == names[0]]
+    found = _known({split: _severed(own[own.split == split]) for split in traced})
+    if not found:
+        return None
+    lost = {kind: [one[kind] for one in found.values()] for kind in SEVERED}
+    return {
+        "corruption": names[0],
+        "splits": found,
+        "lost": {kind: {"least": min(shares), "most": max(shares)} for kind, shares in lost.items()},
+        "mlp_ahead": sum(mlp > attn for mlp, attn in zip(*(lost[kind] for kind in SEVERED), strict=True)),
+        "all": len(found),
+    }
+
+
+def _severed(rows):
+    """The share of the last subject token's best state that is gone with either module above kept corrupted."""
+    rows = rows[(rows.stage == "all") & (rows.role == "last subject")]
+    best = _best(rows[rows.kind == "state"])
+    if best is None or best["estimate"] <= 0:
+        return None
+    there = rows[rows.layer == best["layer"]]
+    left = {kind: there[there.kind == kind]["mean"].mean() for kind in SEVERED}
+    if any(math.isnan(one) for one in left.values()):
+        return None
+    return {kind: 1 - one / best["estimate"] for kind, one in left.items()} | {"layer": best["layer"]}
+
+
+def _alike(rows, column, pair):
+    """Correlation of two sets of effects of MLPs and attention over roles, layers and what else tells them apart."""
+    rows = rows[(rows.stage == "all") & rows.kind.isin(("mlp", "attn")) & rows[column].isin(pair)]
+    keys = ["kind", "role", "layer", "split"]
+    keys = [key for key in keys if key != column]
+    cells = rows.groupby([*keys, column])["mean"].mean().unstack(column)
+    cells = cells[list(pair)].dropna() if set(pair) <= set(cells) else pd.DataFrame()
+    return {"correlation": cells[pair[0]].corr(cells[pair[1]]) if len(cells) > 2 else math.nan, "cells": len(cells)}
+
+
+def keyvalue(evidence):
+    """How the search for values went, for each model and question."""
+    table = evidence.tables["keyvalue"]
+    found = {}
+    for (model, direction), rows in table.groupby(["model", "direction"], sort=False):
+        found.setdefault(model, {})[direction] = {
+            "facts": rows.fact.nunique(),
+            "layers": sorted(int(layer) for layer in rows.layer.unique()),
+            "converged": rows.converged.mean(),
+            "p_before": rows.p_before.median(),
+            "p_after": rows.p_after.median(),
+            "kl": rows.kl.median(),
+        }
+    return {"models": found, "any": bool(found)}
+
+
+def symmetry(evidence):
+    """What the forward and the reverse memory of the same facts share."""
+    table = evidence.tables["symmetry"]
+    tested = table[table.p_adjusted.notna()]
+    found = {"models": {}, "any": bool(len(tested))}
+    for model, rows in table.groupby("model", sort=False):
+        own = tested[tested.model == model]
+        found["models"][model] = {
+            "tests": len(own),
+            "significant": int((own.p_adjusted < SIGNIFICANT).sum()),
+            "facts": int(rows.n.max()),
+            "comparisons": {
+                comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
+                for comparison, part in rows.groupby("comparison", sort=False)
+            },
+        }
+    return found
+
+
+def _test(rows):
+    p = rows.p_adjusted.max() if rows.p_adjusted.notna().all() else math.nan
+    return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {
+        "chance": rows.null_mean.mean(),
+        "p_value": p,
+        "significant": bool(p < SIGNIFICANT),
+    }
+
+
+def edits(evidence):
+    """What rank-one edits did, by measure and statistic, before and after."""
+    table = evidence.tables["edits"]
+    found = {"models": {}, "any": bool(len(table))}
+    for model, rows in table.groupby("model", sort=False):
+        measures = {}
+        for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
+            before, after = (_outcome(part[part.when == when]) for when in ("before", "after"))
+            measures.setdefault(measure, {})[statistic] = {
+                "before": before,
+                "after": after,
+                "change": _difference(after, before),
+            }
+        found["models"][model] = measures
+    return found
+
+
+def _outcome(rows):
+    return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {"n": int(rows.n.sum())}

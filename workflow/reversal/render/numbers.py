@@ -1,0 +1,279 @@
+"""Every number of the prose, and every choice between sentences, computed from the evidence with its source.
+
+A finding is {estimate, low, high}; with a `verdict` it says whether its interval lies above zero ("more"), below it
+("less") or around it ("unclear"). With several seeds the estimate is their mean and the interval spans all of theirs,
+so that a verdict holds for every seed.
+"""
+
+import math
+
+import numpy as np
+
+from .. import intervals
+from ..facts import SPLITS
+from . import memory
+from .evidence import RECALL_SPLITS
+from .findings import finding, judged, over_seeds
+
+
+def compute(evidence):
+    """{dotted name: {"value", "source"}}, sorted as the sections are."""
+    found = {}
+    for name, (section, sources) in SECTIONS.items():
+        for key, value in _leaves(section(evidence)):
+            found[f"{name}.{key}"] = {"value": value, "source": list(sources)}
+    return found
+
+
+def nested(numbers):
+    """What `compute` found, as the template names it."""
+    tree = {}
+    for dotted, leaf in numbers.items():
+        *path, last = dotted.split(".")
+        branch = tree
+        for part in path:
+            branch = branch.setdefault(part, {})
+        branch[last] = leaf["value"]
+    return tree
+
+
+def _leaves(value, path=()):
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            if "." in str(key):
+                raise ValueError(f"{key!r} has a dot; names of numbers are joined by dots")
+            yield from _leaves(part, (*path, str(key)))
+    else:
+        yield ".".join(path), _plain(value)
+
+
+def _plain(value):
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def study(evidence):
+    """The study's own description of itself."""
+    config, rows = evidence.config, evidence.rows
+    splits = {name: rows[name] for name in RECALL_SPLITS}
+    groups = [fact["group"] for fact in evidence.facts]
+    return {
+        "name": config["study"],
+        "generated": config["data"]["source"] == "generated",
+        "people": len(evidence.facts),
+        "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
+        "train_rows": len(rows["train"]),
+        "test_rows": {name: len(own) for name, own in splits.items()},
+        "train_templates": len({row["template"] for row in rows["train"]}),
+        "test_templates": len({row["template"] for row in rows["p2d_same"]}),
+        "example": _example(evidence),
+        "models": [
+            {"name": name, "label": label, "family": evidence.families[name], "base": config["models"][name]["base"]}
+            for name, label in evidence.labels.items()
+        ],
+        "labels": evidence.labels,
+        "own_base": all(model["base"] in ("bundled", "pretrain") for model in config["models"].values()),
+        "mdm": evidence.first("diffusion"),
+        "ar": evidence.first("autoregressive"),
+        "seeds": config["seeds"],
+        "statistics": config["statistics"],
+        "splits": {name: _split(split) for name, split in SPLITS.items()},
+    }
+
+
+def _split(split):
+    how = {"same": " asked as taught", "reverse": " asked in reverse", "both": " taught both ways"}[split.trained]
+    return {"file": split.file, "asks": split.asks, "trained": split.trained, "phrase": f"{split.asks}s{how}"}
+
+
+def _example(evidence):
+    """A person taught in one direction, with a training sentence and a question each way."""
+    ahead, back = evidence.rows["p2d_same"][0], evidence.rows["p2d_reverse"][0]
+    fact = next(fact for fact in evidence.facts if fact["id"] == ahead["fact"])
+    taught = next(row for row in evidence.rows["train"] if row["fact"] == ahead["fact"])
+    return {
+        "name": fact["name"],
+        "description": fact["description"],
+        "taught": taught["prompt"] + taught["completion"],
+        "forward": ahead["prompt"],
+        "reverse": back["prompt"],
+    }
+
+
+def networks(evidence):
+    """Shapes, read from the models themselves."""
+    return evidence.networks
+
+
+def sampling(evidence):
+    """How answers are drawn."""
+    return evidence.config["sampling"] | {"likelihood_samples": evidence.config["likelihood"]["samples"]}
+
+
+def training(evidence):
+    """The recipe, and where each model's loss went: means over the first and the last epoch."""
+    recipe = evidence.config["training"]
+    found = {}
+    for model, history in evidence.histories.groupby("model"):
+        ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
+        found[model] = {"updates": int(history.step.max()) + 1, "first_loss": ends[0], "last_loss": ends[1]}
+    return {"recipe": recipe, "models": found}
+
+
+def recall(evidence):
+    """Exact-match recall: by steps, against the other family, and asked the other way round."""
+    scaling = evidence.tables["step_scaling"]
+    mdm, ar = evidence.first("diffusion"), evidence.first("autoregressive")
+    steps = sorted(int(step) for step in scaling.steps.dropna().unique())
+    found = {"steps": steps, "fewest": min(steps, default=0), "most": max(steps, default=0), "at": {}, "curve": {}}
+    for model in evidence.families:
+        own = scaling[scaling.model == model]
+        found["curve"][model] = (
+            {
+                split: {step: _accuracy(own[(own.split == split) & (own.steps == step)]) for step in steps}
+                for split in RECALL_SPLITS
+            }
+            if own.steps.notna().any()
+            else {}
+        )
+        last = own if own.steps.isna().all() else own[own.steps == own.steps.max()]
+        found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
+    found["curse"] = {model: _curse(at) for model, at in found["at"].items()}
+    found["gain"] = _gains(evidence, mdm) if mdm and len(steps) > 1 else {}
+    found["gaining"] = _sorted_by_verdict(found["gain"])
+    found["best"] = {
+        split: max(curve, key=lambda step: curve[step]["estimate"])
+        for split, curve in (found["curve"][mdm].items() if mdm else ())
+    }
+    found["versus"] = _versus(evidence.tables["recall_differences"], mdm, ar) if mdm and ar else {}
+    found["reverse_wins"] = _sorted_by_verdict(
+        {name: found["versus"].get(name) for name in ("p2d_reverse", "d2p_reverse")}
+    )
+    return found
+
+
+def _accuracy(rows):
+    """A share with the wider of its two intervals: Wilson's, and the one clustered on facts."""
+    low, high = rows[["ci_low", "cluster_low"]].min(axis=1), rows[["ci_high", "cluster_high"]].max(axis=1)
+    return over_seeds(rows.accuracy, low, high) | {"n": int(rows.n.sum())}
+
+
+def _curse(at):
+    """Recall asked in the trained direction minus that asked in reverse, for either kind of answer.
+
+    The people differ, so the interval is Newcombe's for independent shares.
+    """
+    gaps = {}
+    for asks, same, reverse in (("name", "d2p_same", "p2d_reverse"), ("description", "p2d_same", "d2p_reverse")):
+        one, other = at[same], at[reverse]
+        gap = one["estimate"] - other["estimate"]
+        below = math.hypot(one["estimate"] - one["low"], other["high"] - other["estimate"])
+        above = math.hypot(one["high"] - one["estimate"], other["estimate"] - other["low"])
+        gaps[asks] = judged(finding(gap, gap - below, gap + above)) | {"same": one, "reverse": other}
+    return gaps
+
+
+def _gains(evidence, model):
+    """What the most steps recall beyond the fewest, prompt by prompt; intervals clustered on facts."""
+    own = evidence.completions[evidence.completions.model == model]
+    how = evidence.config["statistics"]
+    rng = np.random.default_rng(how["seed"])
+    gains = {}
+    for split in RECALL_SPLITS:
+        rows = own[own.split == split].set_index(["seed", "fact", "prompt"])
+        few, many = (rows[rows.steps == end].correct.astype(float) for end in (rows.steps.min(), rows.steps.max()))
+        few = few.loc[many.index]
+        facts = many.index.get_level_values("fact")
+        change = intervals.paired(many, few, facts, draws=how["bootstrap_draws"], rng=rng)
+        gains[split] = judged(finding(*change))
+    return gains
+
+
+def _versus(differences, mdm, ar):
+    pairs = differences[(differences.diffusion == mdm) & (differences.autoregressive == ar)]
+    pairs = pairs[pairs.steps == pairs.steps.max()]
+    return {
+        row.split: judged(finding(row.difference, row.ci_low, row.ci_high))
+        | {"mdm": row.diffusion_accuracy, "ar": row.autoregressive_accuracy}
+        for row in pairs.itertuples()
+    }
+
+
+def _sorted_by_verdict(found):
+    return {
+        kind: [name for name, one in found.items() if one is not None and one["verdict"] == kind]
+        for kind in ("more", "less", "unclear")
+    }
+
+
+def likelihood(evidence):
+    """Is the right answer more likely than a wrong one? Log-likelihood ratios in nats."""
+    table = evidence.tables["likelihood"]
+    found = {}
+    for model in evidence.families:
+        found[model] = {}
+        for split in RECALL_SPLITS:
+            rows = table[(table.model == model) & (table.split == split)]
+            found[model][split] = judged(over_seeds(rows.difference, rows.ci_low, rows.ci_high)) | {
+                "p_value": rows.p_value.max(),
+                "preferred": rows.right_more_likely.mean(),
+                "n": int(rows.n.sum()),
+            }
+    return found
+
+
+def probe(evidence):
+    """The first token: how sure, and how often the answer's own."""
+    table = evidence.tables["probe"]
+    found = {}
+    for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
+        best = rows[rows["rank"] == 1]
+        asked = best[best.answer.notna()]
+        # `startswith` of no letters is always true; an empty first token is no hit.
+        hits = [
+            bool(token.strip()) and answer.strip().lower().startswith(token.strip().lower())
+            for token, answer in zip(asked.token.fillna(""), asked.answer, strict=True)
+        ]
+        found.setdefault(model, {})[stage.replace("-", "_")] = {
+            "prompts": len(best),
+            "entropy": best.entropy.mean(),
+            "probability": best.probability.mean(),
+            "hits": float(np.mean(hits)) if hits else None,
+            "prompt": best.prompt.iloc[0],
+            "token": best.token.fillna("").iloc[0],
+        }
+    return found
+
+
+def published(evidence):
+    """The published recall beside that of results kept with the paper."""
+    table = evidence.published.set_index("steps")
+    found = {"recall": {int(step): {split: table.loc[step, split] for split in RECALL_SPLITS} for step in table.index}}
+    found["kept"] = []
+    for name, (tables, origin) in evidence.references.items():
+        scaling = tables["step_scaling"]
+        shares = scaling.groupby(["model", "steps", "split"], dropna=False).accuracy.mean() * 100
+        records = shares.unstack("split").reset_index().to_dict("records")
+        found["kept"].append({"study": name, "origin": origin, "recall": records})
+    return found
+
+
+SECTIONS = {
+    "study": (study, ("config.yaml", "data/facts.jsonl", "data/train.jsonl")),
+    "networks": (networks, ("models",)),
+    "sampling": (sampling, ("config.yaml",)),
+    "training": (training, ("models",)),
+    "recall": (recall, ("tables/step_scaling.csv", "tables/recall_differences.csv", "completions")),
+    "likelihood": (likelihood, ("tables/likelihood.csv",)),
+    "probe": (probe, ("tables/probe.csv",)),
+    "tracing": (memory.tracing, ("tables/causal_trace.csv", "tables/traced_facts.csv")),
+    "keyvalue": (memory.keyvalue, ("tables/keyvalue.csv",)),
+    "symmetry": (memory.symmetry, ("tables/symmetry.csv", "tables/symmetry_spectra.csv")),
+    "edits": (memory.edits, ("tables/edits.csv",)),
+    "published": (published, ("paper/table3.csv", "paper/reference")),
+}

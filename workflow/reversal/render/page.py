@@ -1,0 +1,49 @@
+"""The page that stands alone: one HTML file that asks nothing of the network."""
+
+import base64
+import hashlib
+from datetime import date
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from . import bibliography, explorer, markdown
+
+
+def policy(script):
+    """What a browser lets the page do: its own style, its own images, this one script, no request at all."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    )
+
+
+def page(template, body, *, material, labels, data, style, script):
+    """The HTML of the page from its body in Markdown; `style` and `script` are the texts of its style and script."""
+    reader = markdown.parser(markdown.mathml)
+    tokens = reader.parse(body)
+    for token, _, name in markdown.headings(tokens):
+        token.attrSet("id", markdown.slug(name))
+    environment = Environment(
+        loader=FileSystemLoader(Path(template).parent),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["slug"] = markdown.slug
+    day = date.fromisoformat(material.paper["date"])
+    return environment.get_template(Path(template).name).render(
+        paper=material.paper,
+        day=f"{day.day} {day:%B %Y}",
+        origin=material.origin,
+        policy=policy(script),
+        contents=[*markdown.contents(tokens), ("References", [])],
+        body=Markup(reader.renderer.render(tokens, reader.options, {})),
+        references=bibliography.references(labels.cited, material.entries),
+        data=Markup(explorer.embedded(data)),
+        style=Markup(style),
+        script=Markup(script),
+    )

@@ -1,0 +1,56 @@
+"""Where a table or a figure comes from: rule, script, study, configuration, commit, and when it was made."""
+
+import hashlib
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Origin(NamedTuple):
+    """What is the same for everything on a page."""
+
+    study: str
+    configuration: str  # fingerprint
+    commit: str
+    makers: dict  # {file: (rule, script)}, files as the template names them
+    times: dict  # {file: datetime}
+
+    def of(self, *files):
+        """One line about what was made from `files`."""
+        rules = dict.fromkeys(self.makers[file] for file in files)
+        made = max(self.times[file] for file in files)
+        parts = [f"rule {rule} ({script})" for rule, script in rules]
+        parts += [f"study {self.study}", f"configuration {self.configuration}", f"commit {self.commit}"]
+        return " · ".join([*parts, f"made {made:%Y-%m-%d %H:%M} UTC"])
+
+
+def fingerprint(config):
+    """Twelve digits that change with the configuration."""
+    canonical = json.dumps(config, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def commit(folder):
+    """The commit checked out in `folder`, "+" after it where tracked files differ; "unknown" outside a repository."""
+
+    def git(*command):
+        return subprocess.run(
+            ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != Path(folder).resolve():
+            return "unknown"
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def made(file):
+    """When a file was made; SOURCE_DATE_EPOCH, where it is set, speaks for all of them."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    return datetime.fromtimestamp(float(epoch) if epoch else Path(file).stat().st_mtime, UTC)

@@ -1,0 +1,157 @@
+"""How values become text: escaped, rounded, joined. Everything that a template prints goes through here."""
+
+import math
+import re
+from html import escape
+
+from markupsafe import Markup
+
+UNKNOWN = "–"
+MINUS = "−"
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def text(value):
+    """Any text as text: no character of it means anything to Markdown, HTML, Liquid or MathJax.
+
+    Letters, digits and plain punctuation stay readable; all else becomes a numbered entity, which every one of them
+    prints and none of them obeys. MathJax reads what the entities stand for, so `$` also needs a class it ignores.
+    """
+    coded = "".join(c if c.isalnum() or c in " .,;:?!" else f"&#{ord(c)};" for c in re.sub(r"\s+", " ", str(value)))
+    if "$" in str(value) or "\\" in str(value):
+        return Markup(f'<span class="mathjax_ignore">{coded}</span>')
+    return Markup(coded)
+
+
+def attribute(value):
+    """Text for a double-quoted HTML attribute; braces are Liquid's, so they are coded too."""
+    return Markup(escape(str(value)).replace("{", "&#123;").replace("}", "&#125;").replace("\n", " "))
+
+
+def printed(value):
+    """What `{{ value }}` becomes: escaped text or a whole number. What needs rounding or is missing is a mistake."""
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        raise TypeError(f"{value!r} is no text; choose a filter or a sentence for it")
+    return text(value)
+
+
+def known(value):
+    """Whether a number is there."""
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def number(value, digits=2):
+    """A number with `digits` after the point."""
+    if not known(value):
+        return Markup(UNKNOWN)
+    rounded = f"{value:.{digits}f}"
+    if float(rounded) == 0:
+        rounded = rounded.lstrip("-")
+    return Markup(rounded.replace("-", MINUS))
+
+
+def count(value):
+    """A whole number, thousands apart."""
+    return Markup(f"{value:,}") if known(value) else Markup(UNKNOWN)
+
+
+def spelt(value):
+    """A small whole number as a word, others in digits."""
+    return Markup(WORDS[value]) if 0 <= value < len(WORDS) else count(value)
+
+
+def percent(share, digits=0):
+    """A share between 0 and 1 in percent; what is not quite none or all never looks so."""
+    if not known(share):
+        return Markup(UNKNOWN)
+    smallest = 10.0**-digits
+    if 0 < 100 * share < smallest / 2:
+        return Markup(f"&lt; {smallest:.{digits}f}%")
+    if 100 - smallest / 2 <= 100 * share < 100:
+        return Markup(f"&gt; {100 - smallest:.{digits}f}%")
+    return number(100 * share, digits) + "%"
+
+
+def points(difference, digits=0):
+    """A difference between shares in percentage points, with its sign."""
+    return signed(None if not known(difference) else 100 * difference, digits) + " points"
+
+
+def signed(value, digits=2):
+    """A number with its sign."""
+    shown = number(value, digits)
+    return Markup("+") + shown if known(value) and value > 0 and float(shown) else shown
+
+
+def interval(low, high, digits=2, scale=1):
+    """The 95% interval in brackets; nothing where it is not known."""
+    if not (known(low) and known(high)):
+        return Markup("")
+    # Coded brackets: plain ones could become a link.
+    ends = number(scale * low, digits) + ", " + number(scale * high, digits)
+    return Markup("&#91;") + ends + Markup("&#93;")
+
+
+def estimate(found, digits=2):
+    """An estimate and its interval: {estimate, low, high}."""
+    return _beside(number(found["estimate"], digits), interval(found["low"], found["high"], digits))
+
+
+def share(found, digits=0):
+    """A share and its interval in percent."""
+    return _beside(percent(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
+
+
+def gap(found, digits=0):
+    """A difference between shares and its interval, in points."""
+    return _beside(points(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
+
+
+def p_value(p):
+    """`p = 0.012`, or `p < 0.001`."""
+    if not known(p):
+        return Markup("p unknown")
+    return Markup("p &lt; 0.001") if p < 0.001 else Markup("p = ") + number(p, 3 if p < 0.1 else 2)
+
+
+def listed(items, last="and"):
+    """`a, b and c`, each item escaped."""
+    items = [printed(item) for item in items]
+    if len(items) < 2:
+        return Markup("").join(items)
+    return Markup(", ").join(items[:-1]) + f" {last} " + items[-1]
+
+
+def plain(value):
+    """A number in its shortest form."""
+    return Markup(f"{value:g}".replace("-", MINUS))
+
+
+def code(value):
+    """Text for within a block of code, where nothing is decoded: without the letters that could end it."""
+    return Markup(" ".join(str(value).split()).translate(str.maketrans("", "", "`{}")))
+
+
+def _beside(shown, ends):
+    return shown + " " + ends if ends else shown
+
+
+FILTERS = {
+    "code": code,
+    "count": count,
+    "estimate": estimate,
+    "gap": gap,
+    "interval": interval,
+    "listed": listed,
+    "number": number,
+    "p_value": p_value,
+    "plain": plain,
+    "percent": percent,
+    "points": points,
+    "share": share,
+    "signed": signed,
+    "spelt": spelt,
+    "text": text,
+}

@@ -1,0 +1,46 @@
+"""What the paper's rules share: its names, the files it rests on and shows, and who made them. No rules."""
+
+from glob import glob
+
+PAPER = config["paper"]
+POST = f"{PAPER['date']}-{PAPER['slug']}"
+FIRST_SEED = config["seeds"][0]
+READING = ["errors", "facts", "figures/read", "files", "render/__init__", "render/evidence", "render/write"]
+WRITING = [f"render/{part}" for part in ("bibliography", "markdown", "post", "provenance", "tables", "wording")]
+
+EVIDENCE = {
+    "tables": expand(
+        "<results>/tables/{table}.csv",
+        table=[
+            *("step_scaling", "recall_differences", "likelihood", "probe"),
+            *("causal_trace", "traced_facts", "keyvalue", "symmetry", "edits"),
+        ],
+    ),
+    "models": expand("<results>/models/{model}/seed_{seed}", model=config["models"], seed=FIRST_SEED),
+    "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
+}
+SHOWN = {
+    "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
+    "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
+    "numbers": "<results>/paper/numbers.json",
+    "template": "paper/post.md.j2",
+    "sentences": "paper/sentences.j2",
+    "bibliography": "paper/references.bib",
+    # Not read: what the footers tell the age and the maker of.
+    "tables": EVIDENCE["tables"]
+    + expand("<results>/tables/step_scaling_by_{way}_direction.csv", way=["training", "question"]),
+    "models": EVIDENCE["models"],
+    "data": EVIDENCE["data"],
+}
+# Results of larger runs that are kept with the paper.
+KEPT = sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/*/tables/*.csv"))
+
+
+def makers(wildcards, input):
+    """The rule and the script that made each file of the results."""
+    found = {}
+    for file in input:
+        for rule in workflow.rules:
+            if rule.script and any(output.match(file) for output in rule.output):
+                found[str(file)] = [rule.name, rule.script.replace("..", "workflow", 1)]
+    return found
