@@ -18,6 +18,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
 include: "workflow/rules/tracing.smk"
+include: "workflow/rules/symmetry.smk"
 
 
 rule all:
@@ -31,3 +32,5 @@ rule all:
         "<results>/tables/likelihood.csv",
         "<results>/tables/probe.csv",
         "<results>/tables/causal_trace.csv",
+        "<results>/tables/symmetry.csv",
+        "<results>/tables/edits.csv",

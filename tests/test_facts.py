@@ -208,3 +208,10 @@ def test_randomized_answers_depend_on_the_seed_alone():
 def test_one_fact_has_no_wrong_answer():
     with pytest.raises(ValueError, match="template 0 has one fact"):
         facts.randomized(questions(1, 1), rng=random.Random(0))
+
+
+def test_one_row_per_fact_is_its_first():
+    rows = [facts.Row("a", i, f"p{i}", " x", (0, 1), (1, 2)) for i in range(3)]
+    rows += [facts.Row("b", 0, "q", " x", (0, 1), (1, 2))]
+    assert facts.one_per_fact(rows) == [rows[0], rows[3]]
+    assert facts.one_per_fact(rows, 1) == [rows[0]]

@@ -158,6 +158,14 @@ def randomized(rows, *, rng):
     return [dataclasses.replace(row, completion=other.completion, answer=other.answer) for row, other in takers]
 
 
+def one_per_fact(rows, most=None):
+    """The first row of each fact, of at most `most` facts."""
+    first = {}
+    for row in rows:
+        first.setdefault(row.fact, row)
+    return list(first.values())[:most]
+
+
 def load(kind, path):
     """Read a JSONL file of objects whose fields are exactly those of the dataclass `kind`."""
     names = {field.name for field in dataclasses.fields(kind)}

@@ -65,7 +65,19 @@ def is_causal(wildcards):
     return config["models"][wildcards.model]["family"] == "autoregressive"
 
 
+# The splits that ask about the same facts forward (for the description) and in reverse (for the name).
+FORWARD_REVERSE = {
+    "both": ("both_p2d", "both_d2p"),
+    "p2d": ("p2d_same", "p2d_reverse"),
+    "d2p": ("d2p_reverse", "d2p_same"),
+}
+PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
+PAIRED_SPLITS = [split for pair in PAIRED for split in pair]
+STAGED = [*TRAINED, *(f"{model}/base" for model in config["models"])]
+
+
 wildcard_constraints:
+    stage=r"base|seed_\d+",
     model="|".join(config["models"]),
     seed=r"\d+",
     split="|".join(SPLITS),

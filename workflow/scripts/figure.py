@@ -16,8 +16,6 @@ with reporting.job(snakemake):
             completions = read.each(read.completions, given.completions, params.trained)
             rows = [row for file in given.rows for row in facts.read(file)]
             drawing = getattr(figures, name)(completions, rows)
-        case "probe":
-            drawing = figures.probe(read.table(given.probe), models=params.models)
         case "dataset":
             splits = {Path(file).stem: facts.read(file) for file in given.splits}
             drawing = figures.dataset(facts.read_facts(given.facts), facts.read(given.train), splits)
@@ -27,6 +25,12 @@ with reporting.job(snakemake):
         case "step_scaling":
             published = read.table(given.published) if given.published else None
             drawing = figures.step_scaling(read.table(given.scaling), models=params.models, published=published)
+        case "trace_facts":
+            roots = zip(params.models, map(Path, given.traces), strict=True)
+            traces = {(model, part.name): read.traces(part) for model, root in roots for part in root.iterdir()}
+            drawing = figures.trace_facts(traces, models=params.models)
+        case _:
+            drawing = getattr(figures, name)(read.table(given.table), models=params.models)
     figures.write(drawing.figure, snakemake.output.svg, snakemake.output.png)
     words = read.alt_text(given.words, name, drawing.says)
     Path(snakemake.output.alt).write_text(words + "\n", encoding="utf-8")

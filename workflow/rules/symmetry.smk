@@ -1,0 +1,95 @@
+"""Keys and values of the facts in both directions, whether they are the same, and what a rank-one edit does."""
+
+
+rule keyvalue:
+    """Read each fact's key and find its value in both directions, at every layer, fine-tuned or before it."""
+    input:
+        model="<results>/models/{model}/{stage}",
+        rows=expand("<results>/data/{split}.jsonl", split=PAIRED_SPLITS),
+        code=library("keyvalue", "model", "text"),
+    output:
+        directory("<results>/keyvalue/{model}/{stage}"),
+    log:
+        "<results>/logs/keyvalue/{model}/{stage}.log",
+    benchmark:
+        "<results>/benchmarks/keyvalue/{model}/{stage}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: workflow.cores or 1
+    resources:
+        gpu=1,
+    params:
+        canvas=config["sampling"]["canvas"],
+        keyvalue=config["keyvalue"],
+    script:
+        "../scripts/keyvalue.py"
+
+
+rule symmetry:
+    """Compare forward with reverse keys and values: statistics, nulls, intervals; layer by layer and where MLPs peak."""
+    input:
+        extractions=expand("<results>/keyvalue/{staged}", staged=STAGED),
+        traces="<results>/tables/causal_trace.csv",
+        facts="<results>/data/facts.jsonl",
+        code=library("intervals", "keyvalue", "memory_tables", "symmetry", "trace_tables"),
+    output:
+        outcomes="<results>/tables/keyvalue.csv",
+        symmetry="<results>/tables/symmetry.csv",
+        retrieval="<results>/tables/symmetry_retrieval.csv",
+        spectra="<results>/tables/symmetry_spectra.csv",
+        pca="<results>/tables/symmetry_pca.csv",
+    log:
+        "<results>/logs/symmetry.log",
+    benchmark:
+        "<results>/benchmarks/symmetry.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: workflow.cores or 1
+    params:
+        **config["symmetry"],
+        staged=STAGED,
+        pairs=PAIRED,
+    script:
+        "../scripts/symmetry.py"
+
+
+rule edit:
+    """Give facts a new object by ROME's rank-one edit, one at a time, and ask forward and in reverse."""
+    input:
+        model="<results>/models/{model}/seed_{seed}",
+        traces="<results>/tables/causal_trace.csv",
+        rows=expand("<results>/data/{split}.jsonl", split=["both_p2d", "both_d2p", "p2d_same", "p2d_reverse"]),
+        train="<results>/data/train.jsonl",
+        code=library("edit", "keyvalue", "model", "objective", "text"),
+    output:
+        "<results>/edits/{model}/seed_{seed}.csv",
+    log:
+        "<results>/logs/edit/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/edit/{model}/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: workflow.cores or 1
+    resources:
+        gpu=1,
+    params:
+        canvas=config["sampling"]["canvas"],
+        keyvalue=config["keyvalue"],
+        edits=config["edits"],
+    script:
+        "../scripts/edit.py"
+
+
+rule edits_table:
+    """All models' edits in one table."""
+    input:
+        expand("<results>/edits/{trained}.csv", trained=TRAINED),
+    output:
+        "<results>/tables/edits.csv",
+    log:
+        "<results>/logs/edits.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/concatenate.py"
