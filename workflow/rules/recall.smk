@@ -131,3 +131,43 @@ rule probe_table:
         "../../envs/reversal.yaml"
     script:
         "../scripts/concatenate.py"
+
+
+rule ablate:
+    """Change one choice of the sampler at a time: schedule, order, guidance, canvas, blocks, remasking, steps."""
+    input:
+        model="<results>/models/{model}/seed_{seed}",
+        rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
+        code=library("ablation", "batches", "diffusion", "model", "scoring", "text"),
+    output:
+        "<results>/ablations/{model}/seed_{seed}.csv",
+    log:
+        "<results>/logs/ablate/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/ablate/{model}/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: workflow.cores or 1
+    resources:
+        gpu=1,
+    params:
+        **config["ablations"],
+        sampling=config["sampling"],
+        precision=config["precision"],
+    script:
+        "../scripts/ablate.py"
+
+
+rule ablations_table:
+    """The ablations of all diffusion models and seeds in one table."""
+    input:
+        expand("<results>/ablations/{model}/seed_{seed}.csv", model=DIFFUSION, seed=config["seeds"]),
+    output:
+        "<results>/tables/ablations.csv",
+    log:
+        "<results>/logs/ablations.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/concatenate.py"

@@ -1,0 +1,26 @@
+from workflow.reversal import ablation, model
+
+SAMPLING = {"canvas": 80, "steps": 2, "guidance": 0.0, "order": "confidence", "temperature": 0.0, "schedule": "linear"}
+SAMPLING |= {"block": None, "remasking": "none"}
+
+
+def test_one_choice_changes_at_a_time_and_the_configured_one_is_among_them():
+    tried = ablation.variants(SAMPLING, {"guidance": [0.5, 1], "order": ["random"]})
+    assert [(factor, value) for factor, value, _ in tried] == [
+        ("guidance", 0.0),
+        ("guidance", 0.5),
+        ("guidance", 1),
+        ("order", "confidence"),
+        ("order", "random"),
+    ]
+    for factor, value, options in tried:
+        assert options == {**SAMPLING, factor: value}
+
+
+def test_every_variant_is_scored_on_every_split(generated, tokenizer):
+    net = model.new(causal=False, vocab=len(tokenizer), width=16, layers=1, heads=2, mlp=32, eos=0, seed=0)
+    splits = {name: generated[2][name][:3] for name in ("d2p_same", "p2d_same")}
+    factors = {"steps": [1, 2], "block": [None, 8], "remasking": ["none", "low_confidence"], "canvas": [80, 90]}
+    table = ablation.ablate(net, tokenizer, splits, sampling={**SAMPLING, "steps": 10}, factors=factors)
+    assert len(table) == 2 * (3 + 2 + 2 + 2) and (table.n == 3).all()
+    assert table.groupby("factor").configured.sum().eq(2).all()

@@ -1,0 +1,20 @@
+"""Change one choice of the sampler at a time, with one diffusion model."""
+
+from pathlib import Path
+
+from workflow.reversal import ablation, facts, files, model, reporting
+
+with reporting.job(snakemake) as job:
+    params = snakemake.params
+    net, tokenizer = model.load(snakemake.input.model)
+    splits = {}
+    for file in snakemake.input.rows:
+        rows = facts.read(file)
+        splits[Path(file).stem] = rows[:: max(1, len(rows) // params.rows)][: params.rows]
+    sampling = {**params.sampling, "steps": params.steps}
+    table = ablation.ablate(
+        net, tokenizer, splits, sampling=sampling, factors=params.factors, precision=params.precision, job=job
+    )
+    table.insert(0, "seed", int(snakemake.wildcards.seed))
+    table.insert(0, "model", snakemake.wildcards.model)
+    files.write_table(table, snakemake.output[0])
