@@ -62,7 +62,7 @@ use rule figure_canvas as figure_timeline with:
 rule figure_probe:
     """What comes first to mind, before and after fine-tuning."""
     input:
-        probe="<results>/tables/probe.csv",
+        table="<results>/tables/probe.csv",
         words="paper/alt.yaml",
         code=library(*DRAWING, "figures/recall"),
     output:
@@ -135,3 +135,111 @@ rule figure_step_scaling:
         models=FAMILIES,
     script:
         "../scripts/figure.py"
+
+
+rule figure_trace_facts:
+    """One fact traced: token by layer, a panel a denoising step."""
+    input:
+        traces=expand("<results>/traces/{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"][:1]),
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/tracing"),
+    output:
+        **picture("trace_facts", category="Causal tracing", figure="One fact traced"),
+    log:
+        "<results>/logs/figures/trace_facts.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+    script:
+        "../scripts/figure.py"
+
+
+rule figure_trace_average:
+    """Average indirect effects by role and layer, both directions of the diffusion model beside the autoregressive one."""
+    input:
+        table="<results>/tables/causal_trace.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/tracing"),
+    output:
+        **picture("trace_average", category="Causal tracing", figure="Average indirect effects"),
+    log:
+        "<results>/logs/figures/trace_average.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+    script:
+        "../scripts/figure.py"
+
+
+use rule figure_trace_average as figure_trace_steps with:
+    output:
+        **picture("trace_steps", category="Causal tracing", figure="Effects over denoising steps"),
+    log:
+        "<results>/logs/figures/trace_steps.log",
+
+
+rule figure_symmetry_layers:
+    """What forward and reverse memories share, by layer and statistic."""
+    input:
+        table="<results>/tables/symmetry.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/symmetry"),
+    output:
+        **picture("symmetry_layers", category="Symmetry", figure="Symmetry by layer"),
+    log:
+        "<results>/logs/figures/symmetry_layers.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+    script:
+        "../scripts/figure.py"
+
+
+use rule figure_symmetry_layers as figure_symmetry_pca with:
+    input:
+        table="<results>/tables/symmetry_pca.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/symmetry"),
+    output:
+        **picture("symmetry_pca", category="Symmetry", figure="Keys and values in a plane"),
+    log:
+        "<results>/logs/figures/symmetry_pca.log",
+
+
+use rule figure_symmetry_layers as figure_symmetry_spectra with:
+    input:
+        table="<results>/tables/symmetry_spectra.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/symmetry"),
+    output:
+        **picture("symmetry_spectra", category="Symmetry", figure="Spectra of keys and values"),
+    log:
+        "<results>/logs/figures/symmetry_spectra.log",
+
+
+use rule figure_symmetry_layers as figure_symmetry_retrieval with:
+    input:
+        table="<results>/tables/symmetry_retrieval.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/symmetry"),
+    output:
+        **picture("symmetry_retrieval", category="Symmetry", figure="Retrieving a fact's partner"),
+    log:
+        "<results>/logs/figures/symmetry_retrieval.log",
+
+
+use rule figure_symmetry_layers as figure_edits with:
+    input:
+        table="<results>/tables/edits.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/editing"),
+    output:
+        **picture("edits", category="Edits", figure="Rank-one edits"),
+    log:
+        "<results>/logs/figures/edits.log",

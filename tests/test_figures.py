@@ -1,0 +1,475 @@
+import importlib
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import RendererAgg
+
+from workflow.reversal import figures, symmetry, trace_study
+from workflow.reversal.errors import UserError
+from workflow.reversal.facts import SPLITS, Fact, Row
+from workflow.reversal.figures import curse, denoising, read, sheet, style, tracing
+
+MODELS = {"mdm": "diffusion", "ar": "autoregressive"}
+RECALL = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
+PLAIN = ("Ada Moss", "the baker who found the green door")
+ODD = ("$x$ <script>_%", r"O'Neil & Sons \frac{1}{2} 李雷 #1 ^_{a}$")
+LONG = ("Maximiliana-Theodora" * 4, "the " + "extraordinarily long-winded " * 12 + "clerk")
+
+
+def row(split, fact, name, description, template=30):
+    """A question of a split, made of plain words around the name and the description."""
+    subject, answer = (name, description) if SPLITS[split].direction == "p2d" else (description, name)
+    prompt = f"We know {subject} as" if template % 2 else f"Of {subject} it is said:"
+    start = prompt.index(subject)
+    return Row(fact, template, prompt, f" {answer}", (start, start + len(subject)), (1, 1 + len(answer)))
+
+
+def people(pair, count=3):
+    return {f"p2d-{i:02}": (f"{pair[0]}{i or ''}", f"{pair[1]}{i or ''}") for i in range(count)}
+
+
+def questions(pair, count=3):
+    return {
+        split: [
+            row(split, fact, *about, template) for fact, about in people(pair, count).items() for template in (30, 31)
+        ]
+        for split in SPLITS
+    }
+
+
+def revealed(text, steps, start, rng):
+    """A word a token, revealed in random order, `steps` steps in all; end tokens after them."""
+    tokens = [f" {word}" for word in text.split(" ") if word] + ["<eos>"] * 3
+    order = rng.permutation(len(tokens))
+    when = {place: i * steps // len(tokens) for i, place in enumerate(order)}
+    return [[start + i, token, when[i], 0.25 + 0.5 * rng.random()] for i, token in enumerate(tokens)]
+
+
+def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
+    rng = np.random.default_rng(0)
+    records = []
+    for model, family in models.items():
+        for seed in seeds:
+            for split in RECALL:
+                for number in steps if family == "diffusion" else (None,):
+                    for i, asked in enumerate(questions(pair, count)[split]):
+                        right = family == "diffusion" or split.endswith("same") or i % 3 == 0
+                        said = asked.completion if right else " nobody\nat all"
+                        shown = revealed(said, number or 1, 7, rng)
+                        values = (asked.fact, split, number, asked.prompt, asked.completion, said, right, shown)
+                        records.append((model, seed, *values))
+    return pd.DataFrame(records, columns=["model", "seed", *read.COMPLETION])
+
+
+def likelihood(seeds=(1,), models=MODELS):
+    records = [
+        (model, seed, split, 4.0 + seed, 2.0, 7.0, 0.75) for model in models for seed in seeds for split in RECALL
+    ]
+    columns = ["model", "seed", "split", "difference", "ci_low", "ci_high", "right_more_likely"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def scaling(seeds=(1,), models=MODELS):
+    records = []
+    for model, family in models.items():
+        for seed in seeds:
+            for split in RECALL:
+                for steps in (1, 2, 4) if family == "diffusion" else (None,):
+                    share = 0.5 if steps is None else steps / 5
+                    records.append((model, seed, split, steps, share, share - 0.1, share + 0.1))
+    columns = ["model", "seed", "split", "steps", "accuracy", "cluster_low", "cluster_high"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def history(seeds=(1,), models=MODELS):
+    records = [
+        (model, seed, step, 5 / (1 + step) + 0.1 * seed) for model in models for seed in seeds for step in range(50)
+    ]
+    return pd.DataFrame(records, columns=["model", "seed", "step", "loss"])
+
+
+def probed(pair):
+    tokens = [f" {pair[1].split()[0]}", "$_$", "<b>&", "", "x" * 40]
+    records = [
+        (model, stage, f"{pair[0]} number {i} is", rank + 1, token, 0.5**rank / 2, 1.25, pair[1])
+        for model in MODELS
+        for stage in ("pretrained", "fine-tuned")
+        for i in range(3)
+        for rank, token in enumerate(tokens)
+    ]
+    columns = ["model", "stage", "prompt", "rank", "token", "probability", "entropy", "answer"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def facts_of(pair):
+    return [
+        Fact(f"{group}-{i}", group, f"{pair[0]}{i or ''}", pair[1], (pair[1],), (pair[1],))
+        for group in ("p2d", "d2p", "both")
+        for i in range(2)
+    ]
+
+
+def dataset(pair):
+    facts = facts_of(pair)
+    ways = {"p2d": ["p2d_same"], "d2p": ["d2p_same"], "both": ["both_p2d", "both_d2p"]}
+    train = [row(way, fact.id, fact.name, pair[1], 0) for fact in facts for way in ways[fact.group]]
+    splits = {
+        name: [row(name, fact.id, fact.name, pair[1]) for fact in facts if fact.group == split.group]
+        for name, split in SPLITS.items()
+    }
+    return figures.dataset(facts, train, splits)
+
+
+def traced(pair, steps=3, layers=4, sign=1.0):
+    """A trace of one fact by (model, split)."""
+    rng = np.random.default_rng(1)
+    roles = [*tracing.ROLES[:4], *tracing.ROLES[5:], "whole subject"]
+    tokens = ["Well", *(f" {word}" for word in pair[0].split()), " is", " known", " as", " the", "<eos>"]
+    tokens = (tokens + [" word"] * len(roles))[: len(roles) - 1]
+    arrays = {"probability.clean": np.linspace(0.5, 0.9, steps), "probability.gaussian.corrupted": np.full(steps, 0.1)}
+    arrays["probability.gaussian.restored"] = 0.1 + sign * 0.4 * rng.random((2, steps, len(roles), layers))
+    about = {"fact": pair[0], "prompt": pair[0], "tokens": tokens, "prompt_tokens": 6, "answer": [6, 9], "t1": 0}
+    about["t2"] = steps - 1
+    trace = read.Trace(about, list(range(steps)), [roles] * steps, {"gaussian": ["state", "mlp"]}, arrays)
+    return {("mdm", "p2d_same"): [trace], ("mdm", "p2d_reverse"): [trace], ("ar", "p2d_same"): [trace]}
+
+
+def trace_table(seeds=(1,), layers=2):
+    rng = np.random.default_rng(2)
+    records = []
+    for model, split in (("mdm", "p2d_same"), ("mdm", "p2d_reverse"), ("ar", "p2d_same")):
+        for seed in seeds:
+            for stage in ("first", "middle", "last", "all"):
+                where = (model, seed, split, "gaussian", "probability", stage, np.nan)
+                for kind in ("state", "mlp", "attn"):
+                    for role in tracing.ROLES if model == "mdm" else tracing.ROLES[:8]:
+                        for layer in range(layers):
+                            mean = rng.random()
+                            records.append((*where, kind, role, layer, 9, mean, mean - 0.1, mean + 0.1))
+                records.append((*where, "total", "all", np.nan, 9, 0.9, 0.8, 0.95))
+    columns = ["model", "seed", "split", "corruption", "score", "stage", "step", "kind", "role", "layer", "n"]
+    return pd.DataFrame(records, columns=[*columns, "mean", "ci_low", "ci_high"])
+
+
+def memory(table, names=("mdm", "ar", "mdm before fine-tuning"), layers=(0, 2)):
+    """A table of `symmetry` for made-up keys and values of ten facts."""
+    parts = []
+    for name in names:
+        for layer in layers:
+            rng = np.random.default_rng(layer)
+            shapes = {"key": (10, 6), "value": (10, 5), "down": (5, 6)}
+            arrays = {f"{k}_{way}": rng.random(shape) for k, shape in shapes.items() for way in ("forward", "reverse")}
+            parts.append(table(arrays, rng).assign(model=name, seed=1, layer=layer))
+    return pd.concat(parts, ignore_index=True)
+
+
+def compared(**how):
+    options = {"components": 2, "permutations": 9, "draws": 9}
+    return symmetry.correct(memory(lambda arrays, rng: symmetry.compare_all(arrays, rng=rng, **options), **how))
+
+
+def retrieved(**how):
+    return memory(lambda arrays, rng: symmetry.retrieval_curve(arrays, components=2, rng=rng), **how)
+
+
+def spectra(**how):
+    return memory(lambda arrays, rng: symmetry.spectra(arrays), **{"layers": (1,), **how})
+
+
+def planes(**how):
+    return memory(lambda arrays, rng: symmetry.pca_pairs(arrays), **{"layers": (1,), **how})
+
+
+def edited(models=MODELS):
+    measures = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
+    records = [
+        (model, 1, measure, statistic, when, value, value - 0.1, value + 0.1)
+        for model in models
+        for measure in measures
+        for statistic in ("preferred", "exact", "probability")
+        for when, value in (("before", 0.2), ("after", 0.8))
+    ]
+    columns = ["model", "seed", "measure", "statistic", "when", "value", "ci_low", "ci_high"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def flat(pair):
+    return [asked for some in questions(pair).values() for asked in some]
+
+
+def of_mdm(table):
+    return table[table.model == "mdm"]
+
+
+def with_nans(table, *columns):
+    return table.assign(**dict.fromkeys(columns, np.nan))
+
+
+TWO = {
+    "mdm-one": "diffusion",
+    "mdm-with-a-very-long-name": "diffusion",
+    "ar": "autoregressive",
+    "ar-b": "autoregressive",
+}
+DRAWN = {
+    "reversal_curse": lambda pair: figures.reversal_curse(completions(pair), likelihood(), models=MODELS),
+    "canvas": lambda pair: figures.canvas(of_mdm(completions(pair)), flat(pair)),
+    "denoising_step": lambda pair: figures.denoising_step(of_mdm(completions(pair)), flat(pair)),
+    "timeline": lambda pair: figures.timeline(of_mdm(completions(pair)), flat(pair)),
+    "dataset": dataset,
+    "probe": lambda pair: figures.probe(probed(pair), models=MODELS),
+    "training_curves": lambda pair: figures.training_curves(history(), models=MODELS),
+    "step_scaling": lambda pair: figures.step_scaling(scaling(), models=MODELS),
+    "trace_facts": lambda pair: figures.trace_facts(traced(pair), models=MODELS),
+    "trace_average": lambda pair: figures.trace_average(trace_table(), models=MODELS),
+    "trace_steps": lambda pair: figures.trace_steps(trace_table(), models=MODELS),
+    "symmetry_pca": lambda pair: figures.symmetry_pca(planes(), models=MODELS),
+    "symmetry_spectra": lambda pair: figures.symmetry_spectra(spectra(), models=MODELS),
+    "symmetry_layers": lambda pair: figures.symmetry_layers(compared(), models=MODELS),
+    "symmetry_retrieval": lambda pair: figures.symmetry_retrieval(retrieved(layers=(1,)), models=MODELS),
+    "edits": lambda pair: figures.edits(edited(), models=MODELS),
+}
+NAMING = ("reversal_curse", "canvas", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
+EDGES = {
+    "three seeds, four models": lambda: figures.reversal_curse(
+        completions(PLAIN, models=TWO, seeds=(1, 2, 3)), likelihood((1, 2, 3), TWO), models=TWO
+    ),
+    "no autoregressive model": lambda: figures.reversal_curse(
+        of_mdm(completions(PLAIN)), of_mdm(likelihood()), models={"mdm": "diffusion"}
+    ),
+    "no likelihoods": lambda: figures.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
+    "no completions": lambda: figures.canvas(completions(PLAIN).head(0), []),
+    "one step": lambda: figures.denoising_step(of_mdm(completions(PLAIN, steps=(1,))), flat(PLAIN)),
+    "a thousand steps": lambda: figures.timeline(of_mdm(completions(PLAIN, steps=(1000,))), flat(PLAIN)),
+    "an answer that never comes": lambda: figures.timeline(
+        of_mdm(completions(PLAIN)).assign(correct=False, generation="x"), [row("p2d_same", "p2d-00", "No", "one")]
+    ),
+    "no facts": lambda: figures.dataset([], [], {}),
+    "no tests": lambda: figures.dataset(facts_of(PLAIN), [row("p2d_same", "p2d-0", *PLAIN)], {}),
+    "nothing probed": lambda: figures.probe(probed(PLAIN).head(0), models=MODELS),
+    "unknown answers": lambda: figures.probe(with_nans(probed(PLAIN), "answer", "probability"), models=MODELS),
+    "no training": lambda: figures.training_curves(history().head(0), models=MODELS),
+    "losses of many runs": lambda: figures.training_curves(history((1, 2), TWO), models=TWO),
+    "a loss that is lost": lambda: figures.training_curves(with_nans(history(), "loss"), models=MODELS),
+    "one batch": lambda: figures.training_curves(history()[lambda t: t.step == 0], models=MODELS),
+    "three seeds": lambda: figures.step_scaling(scaling((1, 2, 3), TWO), models=TWO),
+    "published values": lambda: figures.step_scaling(
+        scaling(), models=MODELS, published=pd.DataFrame({"steps": [1, 2], **dict.fromkeys(RECALL, 40.0)})
+    ),
+    "no intervals": lambda: figures.step_scaling(with_nans(scaling(), "cluster_low", "cluster_high"), models=MODELS),
+    "no recall": lambda: figures.step_scaling(scaling().head(0), models=MODELS),
+    "no traces": lambda: figures.trace_facts({("mdm", "p2d_same"): []}, models=MODELS),
+    "harmful restorations": lambda: figures.trace_facts(traced(PLAIN, sign=-1), models=MODELS),
+    "one layer, one step": lambda: figures.trace_facts(traced(PLAIN, steps=1, layers=1), models=MODELS),
+    "forty layers": lambda: figures.trace_average(trace_table(layers=40).query("kind != 'attn'"), models=MODELS),
+    "no effects": lambda: figures.trace_average(trace_table().head(0), models=MODELS),
+    "effects unknown": lambda: figures.trace_average(
+        with_nans(trace_table(), "mean", "ci_low", "ci_high"), models=MODELS
+    ),
+    "courses over forty layers": lambda: figures.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
+    "no planes": lambda: figures.symmetry_pca(planes().head(0), models=MODELS),
+    "one model's plane": lambda: figures.symmetry_pca(planes(names=("mdm",)), models=MODELS),
+    "no spectra": lambda: figures.symmetry_spectra(spectra().head(0), models=MODELS),
+    "spectra of four models": lambda: figures.symmetry_spectra(spectra(names=tuple(TWO)), models=TWO),
+    "nine layers": lambda: figures.symmetry_layers(compared(names=("mdm",), layers=range(9)), models=MODELS),
+    "no comparisons": lambda: figures.symmetry_layers(compared().head(0), models=MODELS),
+    "nothing retrieved": lambda: figures.symmetry_retrieval(retrieved().head(0), models=MODELS),
+    "edits of one model": lambda: figures.edits(edited(["ar"]), models=MODELS),
+    "edits unknown": lambda: figures.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
+    "no edits": lambda: figures.edits(edited().head(0), models=MODELS),
+    "no courses": lambda: figures.trace_steps(trace_table().head(0), models=MODELS),
+}
+
+
+def svg_of(drawing, folder):
+    figures.write(drawing.figure, folder / "figure.svg")
+    return (folder / "figure.svg").read_bytes()
+
+
+class Text(NamedTuple):
+    """A line of text in the PNG: its type's size in points, and its left, lower, right and upper edge in points."""
+
+    text: str
+    size: float
+    edges: tuple
+
+
+@contextmanager
+def noting(texts):
+    """While it lasts, `texts` gathers what is drawn into a PNG."""
+    draw = RendererAgg.draw_text
+
+    def note(self, gc, x, y, text, prop, angle, *rest, **options):
+        width, height, descent = self.get_text_width_height_descent(text, prop, False)
+        x, y = float(x), self.height - float(y)
+        edges = (x - height, y, x, y + width) if angle else (x, y - descent, x + width, y - descent + height)
+        texts.append(Text(text, prop.get_size_in_points(), tuple(edge * 72 / style.DPI for edge in edges)))
+        return draw(self, gc, x, self.height - y, text, prop, angle, *rest, **options)
+
+    RendererAgg.draw_text = note
+    try:
+        yield
+    finally:
+        RendererAgg.draw_text = draw
+
+
+def check(drawing, folder):
+    """What holds for every figure: type that is large enough, all of it on the page. Returns the texts."""
+    texts = []
+    with noting(texts):
+        figures.write(drawing.figure, folder / "figure.png")
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    width, height = drawing.figure.get_size_inches() * 72
+    assert width == pytest.approx(510)  # 680 pixels
+    assert texts
+    for text, size, (left, low, right, high) in texts:
+        assert size >= 8, text
+        assert left >= -0.5 and right <= width + 0.5, text
+        assert low >= -0.5 and high <= height + 0.5, text
+    return [text for text in texts if text.text.strip()]
+
+
+def overlapping(texts):
+    """Pairs of texts that share more than a hair's breadth; type of one line may touch that of the next."""
+    left, low, right, high = np.array([text.edges for text in texts]).T
+    width = np.minimum(right[:, None], right) - np.maximum(left[:, None], left)
+    height = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
+    return [(texts[i].text, texts[j].text) for i, j in np.argwhere((width > 1) & (height > 2)) if i < j]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_figure_is_readable_reproducible_and_told_in_words(name, tmp_path, root):
+    drawing = DRAWN[name](PLAIN)
+    assert not overlapping(check(drawing, tmp_path))
+    assert svg_of(drawing, tmp_path) == svg_of(DRAWN[name](PLAIN), tmp_path)
+    said = read.alt_text(root / "paper/alt.yaml", name, drawing.says)
+    assert len(said) > 60 and "nan" not in said.split()
+    assert (root / f"paper/captions/{name}.rst").read_text().startswith("**")
+
+
+@pytest.mark.parametrize("name", NAMING)
+@pytest.mark.parametrize("pair", [ODD, LONG], ids=["odd", "long"])
+def test_any_name_is_drawn_as_it_is_written(name, pair, tmp_path):
+    drawing = DRAWN[name](pair)
+    check(drawing, tmp_path)
+    if pair is ODD:
+        said = "".join(ElementTree.fromstring(svg_of(drawing, tmp_path)).itertext())
+        names = ["$x$", "<script>_%"] if name in ("probe", "trace_facts") else ["O'Neil", "&", r"\frac{1}{2}", "李雷"]
+        assert all(part in said for part in names)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_are_drawn_too(edge, tmp_path):
+    check(EDGES[edge](), tmp_path)
+
+
+def test_words_for_a_figure_that_is_empty_say_why(root):
+    drawing = figures.dataset([], [], {})
+    assert read.alt_text(root / "paper/alt.yaml", "dataset", drawing.says) == "The dataset is empty."
+
+
+def test_a_missing_word_is_told_in_a_line(tmp_path):
+    (tmp_path / "alt.yaml").write_text("dataset: of {nobody}\n")
+    with pytest.raises(UserError, match=r"dataset has \{nobody\}; known: people"):
+        read.alt_text(tmp_path / "alt.yaml", "dataset", {"people": 3})
+
+
+def test_figures_need_no_torch():
+    code = "import sys; from workflow.reversal import facts, figures, reporting; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=style.__file__.split("/workflow/")[0]).returncode == 0
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
+    matplotlib = importlib.import_module("matplotlib")
+    before = dict(matplotlib.rcParams)
+    svg_of(DRAWN["canvas"](PLAIN), tmp_path)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_the_settings_around_do_not_change_a_figure(tmp_path):
+    matplotlib = importlib.import_module("matplotlib")
+    plain = svg_of(figures.edits(edited(["ar"]), models=MODELS), tmp_path)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
+        assert svg_of(figures.edits(edited(["ar"]), models=MODELS), tmp_path) == plain
+
+
+def test_controls_and_broken_letters_become_visible(tmp_path):
+    assert style.plain("a\nb\tc\x00\x7f\ud800\uffff") == "a↵b→c␀\ufffd\ufffd\ufffd"
+    ElementTree.fromstring(svg_of(DRAWN["canvas"](("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
+
+
+def test_wrapping_keeps_every_letter_and_no_line_is_too_long():
+    pieces = [("one two ", "a"), ("three, fourteenlettersandmore", "b"), (". end", None)]
+    width = 10 * sheet.LETTER * 8
+    lines = sheet.wrap(pieces, width, size=8)
+    assert all(sheet.width_of("".join(text for text, _ in line), 8) <= width + 1e-9 for line in lines)
+    joined = "".join(text for line in lines for text, _ in line)
+    assert joined.replace(" ", "") == "".join(text for text, _ in pieces).replace(" ", "")
+    cut = sheet.wrap(pieces, width, size=8, lines=2)
+    assert len(cut) == 2 and cut[-1][-1][0].endswith("…")
+
+
+def test_an_answer_is_found_whatever_its_spaces_and_case():
+    assert denoising.answer_places(["It", " is", " The", " ba", "ker", "."], "the baker") == {2, 3, 4}
+    assert denoising.answer_places(["the", "baker"], "The baker") == {0, 1}
+    assert denoising.answer_places([" nobody"], "the baker") == set()
+
+
+def test_an_end_is_a_mark_that_was_not_said():
+    assert style.is_end("<eos>", "Ada Moss") and style.is_end("</s>", "")
+    assert not style.is_end("<script>", "$x$ <script>") and not style.is_end(" Moss", "")
+
+
+def test_the_generation_shown_is_right_and_its_marks_are_those_of_its_answer():
+    table = of_mdm(completions(PLAIN))
+    example = denoising.choose(table, flat(PLAIN))
+    steps = [token.step for token in example.tokens if token.answer]
+    assert (example.first, example.last) == (min(steps), max(steps))
+    said = "".join(token.text for token in example.tokens if token.answer).strip()
+    assert said.startswith(PLAIN[1])
+    assert min(steps) <= denoising.middle_step(example) <= max(steps)
+
+
+def test_the_example_of_the_curse_shows_it_where_it_is_there():
+    table = completions(PLAIN)
+    asked = {
+        family: table[(table.model == name) & table.split.str.startswith("p2d")] for name, family in MODELS.items()
+    }
+    example = curse.choose_example(asked)
+    right = {key: bool(found.correct) for key, found in example.items()}
+    assert right == curse.WISH
+    assert len({found.fact for found in example.values()}) == 1
+    assert curse.choose_example({}) is None
+
+
+def test_models_are_told_apart_without_colour():
+    found = style.looks(TWO)
+    assert len({look.marker for look in found.values()}) == len({look.line for look in found.values()}) == len(TWO)
+    assert [look.label for look in style.looks(MODELS).values()] == ["MDM", "AR"]
+
+
+def test_the_roles_are_those_of_the_study():
+    assert set(tracing.ROLES) == set(trace_study.ROLES)
+
+
+def test_traces_are_read_as_the_study_writes_them(tmp_path):
+    trace = traced(PLAIN)["mdm", "p2d_same"][0]
+    trace = trace._replace(about={**trace.about, "fact": "p2d-00"})
+    outcomes = SimpleNamespace(to_csv=lambda index: "fact\n")
+    trace_study.write([trace], outcomes, tmp_path)
+    [found] = read.traces(tmp_path)
+    assert found[:4] == trace[:4]
+    assert all((found.arrays[name] == array).all() for name, array in trace.arrays.items())
+
+
+def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):
+    (tmp_path / "table.csv").write_text("token,value\nnull,1\nNA,\n")
+    table = read.table(tmp_path / "table.csv", model="mdm")
+    assert list(table.token) == ["null", "NA"] and np.isnan(table.value[1]) and list(table.columns)[0] == "model"

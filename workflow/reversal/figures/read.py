@@ -1,0 +1,80 @@
+"""What figures are made from: tables, rows and arrays on disk, read without any network."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import safetensors
+import yaml
+
+from ..errors import UserError
+
+
+def table(path, **columns):
+    """A CSV table, with `columns` (model=…, seed=…) before its own. Only an empty field is missing: "NA" is a text."""
+    return _after(columns, pd.read_csv(path, keep_default_na=False, na_values=[""]))
+
+
+def completions(path, **columns):
+    """The completions of a JSONL file as a table, with `columns` before its own."""
+    with open(path, encoding="utf-8") as file:
+        rows = pd.DataFrame([json.loads(line) for line in file])
+    return _after(columns, rows if len(rows) else pd.DataFrame(columns=list(COMPLETION)))
+
+
+COMPLETION = ("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed")
+
+
+def each(read, files, trained):
+    """One table of the files of several trained models, named like "mdm/seed_1"."""
+    parts = []
+    for name, path in zip(trained, files, strict=True):
+        model, seed = name.split("/seed_")
+        parts.append(read(path, model=model, seed=int(seed)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _after(columns, rows):
+    for place, (name, value) in enumerate(columns.items()):
+        rows.insert(place, name, value)
+    return rows
+
+
+class Trace(NamedTuple):
+    """The trace of one fact at S steps, P positions and L layers, as the study of traces leaves it.
+
+    For each score s and corruption c, `arrays` holds `s.clean` (S,), `s.c.corrupted` (S,) and `s.c.restored`
+    (K, S, P, L), the K kinds being `kinds[c]`.
+    """
+
+    about: dict
+    steps: list
+    roles: list  # (S, P)
+    kinds: dict
+    arrays: dict
+
+
+def traces(folder):
+    """The traces of a folder of safetensors files, facts in the order of their ids."""
+    found = []
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        with safetensors.safe_open(path, framework="numpy") as file:
+            described = json.loads(file.metadata()["trace"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        found.append(Trace(**{name: described[name] for name in Trace._fields[:-1]}, arrays=arrays))
+    return found
+
+
+def alt_text(path, name, says):
+    """The alternative text of a figure: its entry in a YAML file, with what the drawing says of the data filled in."""
+    if "nothing" in says:
+        return says["nothing"]
+    with open(path, encoding="utf-8") as file:
+        texts = yaml.safe_load(file)
+    if name not in texts:
+        raise UserError(f"{path}: no text for {name}; every figure has one")
+    try:
+        return " ".join(texts[name].format_map(says).split())
+    except KeyError as error:
+        raise UserError(f"{path}: {name} has {{{error.args[0]}}}; known: {', '.join(sorted(says))}") from None

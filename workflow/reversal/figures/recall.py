@@ -1,0 +1,200 @@
+"""What the models recall: the probe, training, and accuracy against denoising steps."""
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+from ..facts import SPLITS
+from .sheet import LEADING, MARGIN, Sheet, wrap
+from .style import (
+    ASKED,
+    BLUE,
+    FAINT,
+    INK,
+    NORMAL,
+    PALE,
+    POINTS,
+    RECALL_SPLITS,
+    RULE,
+    SMALL,
+    TRAINED,
+    Drawing,
+    blank,
+    elide,
+    first_of,
+    ink_on,
+    looks,
+    nothing,
+    offsets,
+    percent,
+    shown_token,
+    styled,
+    titled,
+)
+
+
+@styled
+def probe(table, *, models, shown=4):
+    """The likeliest first tokens of a diffusion model: the base on its pretraining, then the tuned one on the study."""
+    name = first_of(models, "diffusion") or next(iter(models), None)
+    table = table[table.model == name]
+    if table.empty:
+        return nothing("No prompt was probed.")
+    sheet, says = Sheet(), {"model": looks(models)[name].label, "top": min(5, table["rank"].max())}
+    titles = {
+        "pretrained": "Before fine-tuning: prompts about people of the pretraining data",
+        "fine-tuned": "After fine-tuning: prompts about people of the study",
+    }
+    note = f"{says['model']}; heavy edge: begins the answer"
+    for stage, title in titles.items():
+        rows = table[table.stage == stage]
+        prompts = list(dict.fromkeys(rows.prompt))
+        says[stage.replace("-", "_")] = f"{rows.groupby('prompt').entropy.first().mean():.2f}" if prompts else "–"
+        if not prompts:
+            continue
+        sheet.y += 2
+        sheet.heading(title, note)
+        note = ""
+        for i in sorted(set(np.linspace(0, len(prompts) - 1, min(shown, len(prompts))).astype(int))):
+            _probed(sheet, rows[rows.prompt == prompts[i]].sort_values("rank"))
+    return Drawing(sheet.done(), says)
+
+
+def _probed(sheet, rows):
+    """One prompt at the left, its likeliest tokens at the right, the darker the likelier."""
+    room, top = 226, sheet.y + 2
+    first = rows.iloc[0]
+    answer = first.answer if isinstance(first.answer, str) else ""
+    y = top + 9
+    for line in wrap([(first.prompt, None)], room - 8, lines=2):
+        sheet.text(MARGIN, y, "".join(text for text, _ in line), mono=True)
+        y += LEADING * NORMAL
+    about = f"entropy {first.entropy:.2f} nats" + (f"  ·  {elide(answer, 26)}" if answer else "")
+    sheet.text(MARGIN, y, about, color=FAINT, size=SMALL)
+    rows = rows.head(5)
+    width = (POINTS - MARGIN - room) / max(5, len(rows)) - 3
+    for i, row in enumerate(rows.itertuples()):
+        token = row.token if isinstance(row.token, str) else ""
+        share = min(max(float(row.probability), 0.0), 1.0) if row.probability == row.probability else 0.0
+        color = tuple(1 - share * (1 - part) for part in to_rgb(BLUE))
+        right = bool(token.strip()) and answer.startswith(token.strip())
+        x = room + i * (width + 3)
+        sheet.box(x, top, width, 26, facecolor=color, edgecolor=INK if right else RULE, linewidth=1.6 if right else 0.7)
+        ink = ink_on(color)
+        sheet.text(x + width / 2, top + 11, shown_token(token, 9), mono=True, ha="center", color=ink)
+        sheet.text(x + width / 2, top + 22, f"{100 * row.probability:.1f}%", size=SMALL, ha="center", color=ink)
+    sheet.y = max(y + 5, top + 31)
+
+
+@styled
+def training_curves(history, *, models):
+    """The loss of fine-tuning, each family on its own scale: raw faint, a running mean over it."""
+    if history.empty:
+        return nothing("There is no training history.")
+    styles = looks(models)
+    titles = {"diffusion": "Masked diffusion", "autoregressive": "Autoregressive"}
+    units = {"diffusion": "bound on −log p, nats a token", "autoregressive": "−log p, nats a token"}
+    families = [family for family in titles if any(models[name] == family for name in set(history.model))]
+    figure = blank(210)
+    panels = figure.subplots(1, len(families), squeeze=False)[0]
+    says = {}
+    for axes, family in zip(panels, families, strict=True):
+        for (name, seed), rows in history.groupby(["model", "seed"], sort=False):
+            if models[name] != family:
+                continue
+            look = styles[name]
+            smooth = rows.loss.rolling(max(1, len(rows) // 30), center=True, min_periods=1).mean()
+            axes.plot(rows.step, rows.loss, color=look.color, linewidth=0.6, alpha=0.25)
+            several = look.label != {"diffusion": "MDM", "autoregressive": "AR"}[family]
+            label = ", ".join(filter(None, [look.label if several else "", f"seed {seed}"]))
+            axes.plot(rows.step, smooth, color=look.color, linestyle=look.line, label=label)
+            says[family] = f"{smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}"
+        axes.set_title(titles[family])
+        axes.set_xlabel("training step")
+        axes.set_ylabel(units[family])
+        if (history.loss > 0).all():
+            _log_scale(axes)
+        if len(axes.lines) > 2:
+            axes.legend(loc="upper right")
+    return Drawing(figure, {"diffusion": "–", "autoregressive": "–"} | says)
+
+
+def _log_scale(axes):
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+@styled
+def step_scaling(scaling, *, models, published=None):
+    """Recall against denoising steps, a panel a split, with intervals over facts; the AR as a level line.
+
+    `published` (columns steps and the splits, in percent) adds published values as hollow markers.
+    """
+    scaling = scaling[scaling.split.isin(RECALL_SPLITS)]
+    if scaling.empty:
+        return nothing("There is no recall to show.")
+    styles = looks(models)
+    figure = blank(330)
+    panels = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
+    counts = sorted({int(steps) for steps in scaling.steps.dropna()}) or [1]
+    for axes, split in zip(panels, RECALL_SPLITS, strict=True):
+        for name, look in styles.items():
+            rows = scaling[(scaling.split == split) & (scaling.model == name)]
+            if rows.steps.notna().any():
+                _curve(axes, rows, look)
+            elif len(rows):
+                _level(axes, rows, look, counts)
+        if published is not None:
+            axes.plot(
+                published.steps, published[split], "D", markerfacecolor="none", markeredgecolor=INK, label="published"
+            )
+        titled(axes, f"{TRAINED[SPLITS[split].group]}, {ASKED[SPLITS[split].trained]}", SPLITS[split].file)
+        axes.set(ylim=(-4, 104))
+        axes.grid(axis="y", color=PALE)
+        axes.set_axisbelow(True)
+    panels[0].set_xscale("log", base=2)
+    for axes in panels:
+        axes.xaxis.set_major_locator(FixedLocator(counts))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        axes.xaxis.set_minor_locator(FixedLocator([]))
+        axes.set_xlim(counts[0] / 1.25, counts[-1] * 1.25)
+    for axes in panels[2:]:
+        axes.set_xlabel("denoising steps")
+    for axes in panels[::2]:
+        axes.set_ylabel("answers right, %")
+    handles = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+    best = scaling[scaling.steps == scaling.steps.max()]
+    return Drawing(
+        figure,
+        {f"diffusion_{split}": percent(best[best.split == split].accuracy.mean()) for split in RECALL_SPLITS}
+        | {
+            f"autoregressive_{split}": percent(scaling[(scaling.split == split) & scaling.steps.isna()].accuracy.mean())
+            for split in RECALL_SPLITS
+        }
+        | {"fewest": counts[0], "most": counts[-1]},
+    )
+
+
+def _curve(axes, rows, look):
+    """A model's accuracy at each number of steps: the mean over seeds joined, each seed with its interval."""
+    mean = rows.groupby("steps").accuracy.mean() * 100
+    axes.plot(mean.index, mean, color=look.color, linestyle=look.line, marker=look.marker, label=look.label)
+    seeds = list(dict.fromkeys(rows.seed))
+    for seed, shift in zip(seeds, offsets(len(seeds), 0.08), strict=True):
+        own = rows[rows.seed == seed]
+        x = own.steps.astype(float) * 2**shift
+        axes.vlines(x, 100 * own.cluster_low, 100 * own.cluster_high, color=look.color, linewidth=1.2)
+
+
+def _level(axes, rows, look, counts):
+    """A model that takes no steps: one level, and its interval as a band."""
+    ends = (counts[0] / 1.25, counts[-1] * 1.25)
+    axes.fill_between(
+        ends, 100 * rows.cluster_low.min(), 100 * rows.cluster_high.max(), color=look.color, alpha=0.15, linewidth=0
+    )
+    axes.plot(ends, [100 * rows.accuracy.mean()] * 2, color=look.color, linestyle=look.line, label=look.label)
