@@ -49,14 +49,18 @@ def compare(folders, *, pairs, groups, traces, components, folds, permutations, 
     return tables
 
 
+def peaks(traces, model):
+    """The layers where a model's MLPs have the largest effect, forward and in reverse; () if nothing was traced."""
+    try:
+        return tuple(trace_tables.peak_layer(traces, model=model, direction=direction) for direction in ("p2d", "d2p"))
+    except UserError:
+        return ()
+
+
 def _layers(runs, traces, model):
     """{label: (layer forward, layer in reverse)}: each layer with itself, and the traced peaks with each other."""
-    together = {str(layer): (layer, layer) for layer in runs[0][0]}
-    try:
-        peak = tuple(trace_tables.peak_layer(traces, model=model, direction=direction) for direction in ("p2d", "d2p"))
-    except UserError:  # nothing was traced
-        return together
-    return {PEAK: peak, **together}
+    peak = peaks(traces, model)
+    return ({PEAK: peak} if peak else {}) | {str(layer): (layer, layer) for layer in runs[0][0]}
 
 
 def _joined(runs, layers):

@@ -2,11 +2,12 @@
 
 
 rule keyvalue:
-    """Read each fact's key and find its value in both directions, at every layer, fine-tuned or before it."""
+    """Read each fact's key and find its value in both directions: fine-tuned at every layer, the base where MLPs peak."""
     input:
         model="<results>/models/{model}/{stage}",
+        traces="<results>/tables/causal_trace.csv",
         rows=expand("<results>/data/{split}.jsonl", split=PAIRED_SPLITS),
-        code=library("keyvalue", "model", "text"),
+        code=library("keyvalue", "memory_tables", "model", "text"),
     output:
         directory("<results>/keyvalue/{model}/{stage}"),
     log:

@@ -1,0 +1,255 @@
+import numpy as np
+import pandas as pd
+import pytest
+import remembering
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from workflow.reversal import edit, keyvalue, model, text
+
+CANVAS = remembering.CANVAS
+LAYER = 0
+TEMPLATE = 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return remembering.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def networks(words):
+    """Both families, and a network whose down-projection is transposed and has a bias."""
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    torch.manual_seed(0)
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=len(words), bos_token_id=0, eos_token_id=0, **sizes)).eval()
+    torch.nn.init.normal_(model.down_projection(model.layers(gpt2)[LAYER]).bias)
+    return {
+        "mdm": remembering.network(words, causal=False, steps=60),
+        "ar": remembering.network(words, causal=True, steps=40),
+        "gpt2": gpt2,
+    }
+
+
+@pytest.fixture(scope="module")
+def ids(words):
+    return [text.encode(words, row).ids for row in remembering.everything()]
+
+
+@pytest.fixture(scope="module")
+def donors(words):
+    return edit.choose_donors(words, remembering.rows(), rng=np.random.default_rng(0))
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+def moments(net, ids, generator):
+    return edit.second_moments(net, ids, layers=[LAYER], canvas=CANVAS, generator=generator)[LAYER]
+
+
+def pairs(net, generator):
+    """Three keys and values at random, of the size that the network's own layer has."""
+    width, mlp = keyvalue.down_weight(net, LAYER).shape
+    return torch.randn(3, mlp, generator=generator), torch.randn(3, width, generator=generator)
+
+
+def project(net, keys):
+    return model.down_projection(model.layers(net)[LAYER])(keys)
+
+
+# The update
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
+def test_the_edited_matrix_gives_the_value_for_the_key(name, networks, ids, generator):
+    net = networks[name]
+    keys, values = pairs(net, generator)
+    changes = edit.updates(net, LAYER, keys, values, moments(net, ids, generator))
+    for key, value, change in zip(keys, values, changes, strict=True):
+        with edit.edited(net, LAYER, change), torch.no_grad():
+            assert torch.allclose(project(net, key), value, atol=1e-4)
+        assert torch.linalg.matrix_rank(change) == 1
+
+
+@pytest.mark.parametrize("name", ["mdm", "gpt2"])
+def test_keys_orthogonal_by_the_second_moment_are_left_alone(name, networks, ids, generator):
+    net = networks[name]
+    keys, values = pairs(net, generator)
+    moment = moments(net, ids, generator)
+    ridged = moment + 1e-2 * moment.diagonal().mean() * torch.eye(len(moment))
+    direction = torch.linalg.solve(ridged, keys[0].double()).float()
+    other = keys[1] - keys[0] * (keys[1] @ direction) / (keys[0] @ direction)
+    before = project(net, other).detach()
+    with edit.edited(net, LAYER, next(edit.updates(net, LAYER, keys, values, moment))), torch.no_grad():
+        assert torch.allclose(project(net, other), before, atol=1e-4)
+        assert not torch.allclose(project(net, keys[1]), before, atol=1e-4)
+
+
+def test_the_update_disturbs_usual_keys_less_than_one_that_does_not_know_them(networks, ids, generator):
+    net = networks["ar"]
+    keys, values = pairs(net, generator)
+    moment = moments(net, ids, generator)
+    blind = torch.eye(len(moment)).double()
+    disturbance = [
+        torch.trace(change @ moment @ change.T)
+        for change in (next(edit.updates(net, LAYER, keys, values, some, ridge=1e-6)) for some in (moment, blind))
+    ]
+    assert disturbance[0] < disturbance[1]
+
+
+@pytest.mark.parametrize("name", ["mdm", "gpt2"])
+def test_weights_come_back_bit_for_bit_whatever_happens(name, networks, generator):
+    net = networks[name]
+    before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
+    change = torch.randn(keyvalue.down_weight(net, LAYER).shape, generator=generator)
+    with pytest.raises(KeyboardInterrupt), edit.edited(net, LAYER, change):
+        assert not torch.equal(keyvalue.down_weight(net, LAYER), before_weight(before, net))
+        raise KeyboardInterrupt
+    assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
+
+
+def before_weight(state, net):
+    """The down-projection as `state` has it."""
+    name = "transformer.h.0.mlp.c_proj.weight"
+    return state[name].T if name in state else state["model.layers.0.mlp.down_proj.weight"]
+
+
+# The second moment
+
+
+def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids):
+    net, keys = networks["ar"], []
+    handle = model.down_projection(model.layers(net)[LAYER]).register_forward_pre_hook(
+        lambda _, inputs: keys.append(inputs[0][0])
+    )
+    with torch.no_grad():
+        for row in ids:
+            model.hidden(net, torch.tensor([row]))
+    handle.remove()
+    every = torch.cat(keys).double()
+    found = edit.second_moments(net, ids, layers=[LAYER], batch_size=5)[LAYER]
+    assert torch.allclose(found, every.T @ every / len(every), atol=1e-5)
+
+
+def test_second_moments_of_a_diffusion_network_are_seeded_and_see_masks(networks, ids):
+    net = networks["mdm"]
+    first, again, other = (moments(net, ids, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, rtol=1e-2)
+    assert torch.linalg.eigvalsh(first).min() > -1e-9
+
+
+# Edits and what they do
+
+
+def test_a_donor_has_another_answer_of_as_many_tokens(words, donors):
+    rows = {row.fact: row for row in remembering.rows()}
+    assert set(donors) == set(rows)
+    lengths = {fact: np.diff(text.encode(words, row).answer)[0] for fact, row in rows.items()}
+    for fact, donor in donors.items():
+        assert rows[fact].answer_text != rows[donor].answer_text
+        assert lengths[fact] == lengths[donor] or list(lengths.values()).count(lengths[fact]) == 1
+
+
+def test_facts_with_one_answer_cannot_be_edited(words):
+    one = [row for row in remembering.rows() if row.fact == "p-0"]
+    with pytest.raises(ValueError, match="an edit needs another"):
+        edit.choose_donors(words, one, rng=np.random.default_rng(0))
+
+
+def test_probes_ask_forward_and_back_about_fact_donor_and_neighbours(donors):
+    rows, back = remembering.rows(), remembering.rows("name")
+    asked = edit.probes(rows, back, donors, template=TEMPLATE, neighbours=4, rng=np.random.default_rng(0))
+    mine = [probe for probe in asked if probe.fact == "p-0"]
+    count = pd.Series([probe.measure for probe in mine]).value_counts().to_dict()
+    assert count == {"efficacy": 1, "paraphrase": 2, "specificity": 4, "reverse_new": 3, "reverse_old": 3}
+    old, new = (next(row for row in rows if row.fact == fact) for fact in ("p-0", donors["p-0"]))
+    for probe in mine:
+        assert probe.wanted.prompt == probe.rival.prompt
+        match probe.measure:
+            case "efficacy" | "paraphrase":
+                assert old.subject_text in probe.wanted.prompt
+                assert (probe.wanted.answer_text, probe.rival.answer_text) == (new.answer_text, old.answer_text)
+                assert (probe.wanted.template == TEMPLATE) == (probe.measure == "efficacy")
+            case "specificity":
+                assert probe.wanted.fact not in (probe.fact, probe.donor)
+                assert probe.wanted in rows
+                assert probe.rival.answer_text == new.answer_text
+            case "reverse_new" | "reverse_old":
+                asked_with = new if probe.measure == "reverse_new" else old
+                assert asked_with.answer_text in probe.wanted.prompt
+                assert (probe.wanted.answer_text, probe.rival.answer_text) == (old.subject_text, new.subject_text)
+
+
+@pytest.fixture(scope="module")
+def probed(networks, words, ids, donors):
+    """What both trained networks say before and after each edit."""
+    rows, back = remembering.rows(), remembering.rows("name")
+    new = [row for row in edit.retarget(rows, donors) if row.template == TEMPLATE]
+    asked = edit.probes(rows, back, donors, template=TEMPLATE, neighbours=3, rng=np.random.default_rng(0))
+    tables = {}
+    for name in ("mdm", "ar"):
+        net, generator = networks[name], torch.Generator().manual_seed(0)
+        before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
+        [found] = keyvalue.extract(net, words, new, layers=[LAYER], canvas=CANVAS, key_context="question")
+        moment = moments(net, ids, generator)
+        tables[name] = edit.edit_all(net, words, asked, found, moment, canvas=CANVAS)
+        assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
+    return tables
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar"])
+def test_an_edited_network_gives_the_new_object(name, probed):
+    table = edit.edits_table(probed[name]).set_index(["measure", "statistic", "when"]).value
+    assert table["efficacy", "preferred", "before"] == 0
+    assert table["efficacy", "preferred", "after"] > 0.7
+    assert table["efficacy", "probability", "after"] > 0.5
+    assert table["paraphrase", "preferred", "after"] > table["paraphrase", "preferred", "before"]
+    assert table["specificity", "exact", "before"] == 1
+    assert table["specificity", "preferred", "after"] > 0.5
+
+
+def test_before_an_edit_probes_score_as_in_the_network_itself(networks, words, probed, donors):
+    net, table = networks["ar"], probed["ar"]
+    row = next(row for row in remembering.rows() if row.fact == "p-0" and row.template == TEMPLATE)
+    log_p, exact = keyvalue.score_answers(net, [keyvalue.question(net, words, row)])
+    mine = table[(table.fact == "p-0") & (table.measure == "efficacy")].iloc[0]
+    assert mine.log_p_rival_before == pytest.approx(log_p.item(), abs=1e-4)
+    assert exact.item()
+    assert mine.donor == donors["p-0"]
+    assert not mine.exact_before
+
+
+def test_the_table_counts_each_edit_once():
+    probed = pd.DataFrame(
+        {
+            "fact": ["a", "a", "b"],
+            "measure": "paraphrase",
+            "log_p_wanted_before": np.log([0.1, 0.1, 0.1]),
+            "log_p_rival_before": np.log([0.2, 0.2, 0.2]),
+            "exact_before": False,
+            "log_p_wanted_after": np.log([0.8, 0.1, 0.6]),
+            "log_p_rival_after": np.log([0.1, 0.2, 0.1]),
+            "exact_after": [True, False, True],
+        }
+    )
+    table = edit.edits_table(probed).set_index(["measure", "statistic", "when"])
+    assert table.loc[("paraphrase", "preferred", "before"), "value"] == 0
+    assert table.loc[("paraphrase", "preferred", "after"), "value"] == pytest.approx(0.75)
+    assert table.loc[("paraphrase", "exact", "after"), "value"] == pytest.approx(0.75)
+    assert table.loc[("paraphrase", "probability", "after"), "value"] == pytest.approx((0.45 + 0.6) / 2)
+    assert (table.n == 2).all()
+    assert (table.probes == 3).all()
+    assert (table.ci_low <= table.value).all()
+    assert (table.value <= table.ci_high).all()

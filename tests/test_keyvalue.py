@@ -1,0 +1,395 @@
+import dataclasses
+
+import pytest
+import remembering
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from workflow.reversal import keyvalue, model, symmetry, text
+from workflow.reversal.errors import UserError
+from workflow.reversal.facts import Row
+
+CANVAS = remembering.CANVAS
+PREFIXES = ("", "People say.", "Here comes the late farmer.")
+FAMILIES = ("mdm", "ar")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return remembering.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def networks(words):
+    """Both families before they learned anything, both after, and a network of another make."""
+    shape = GPT2Config(
+        vocab_size=len(words), n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    return {
+        "mdm": remembering.network(words, causal=False),
+        "ar": remembering.network(words, causal=True),
+        "trained mdm": remembering.network(words, causal=False, steps=60),
+        "trained ar": remembering.network(words, causal=True, steps=40),
+        "gpt2": GPT2LMHeadModel(shape).eval(),
+    }
+
+
+@pytest.fixture
+def one_each():
+    """One question about each of the eight."""
+    return [row for row in remembering.rows() if row.template == 1]
+
+
+@pytest.fixture
+def wrong(one_each):
+    """The same questions with each other's answers."""
+    others = one_each[1:] + one_each[:1]
+    return [
+        dataclasses.replace(row, completion=other.completion, answer=other.answer)
+        for row, other in zip(one_each, others, strict=True)
+    ]
+
+
+def extract(net, words, rows, **options):
+    settings = {"layers": [0], "prefixes": [""], "canvas": CANVAS, "steps": 12} | options
+    return keyvalue.extract(net, words, rows, **settings)[0]
+
+
+def untouched(net):
+    return not any(module._forward_hooks or "forward" in vars(module) for module in net.modules())
+
+
+# The search does what it says
+
+
+@pytest.mark.parametrize(
+    ("name", "enough"), [("mdm", 0), ("ar", 0), ("gpt2", 0), ("trained mdm", 0.5), ("trained ar", 0.5)]
+)
+def test_with_its_value_in_place_an_answer_is_more_probable(name, enough, networks, words, wrong):
+    outcomes = extract(networks[name], words, wrong).outcomes
+    assert (outcomes.p_after > outcomes.p_before).all()
+    assert outcomes.p_after.mean() > enough > outcomes.p_before.mean() or not enough
+    assert (outcomes.norm_value > 0).all()
+    assert untouched(networks[name])
+
+
+@pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
+def test_a_network_that_knows_the_answer_keeps_its_own_value(name, networks, words, one_each):
+    known = extract(networks[name], words, one_each, stop=0.3, kl_weight=0.0)
+    assert torch.equal(known.value, known.original)
+    assert known.outcomes.converged.all()
+    assert (known.outcomes.steps == 0).all()
+
+
+@pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
+def test_the_essence_moves_less_with_the_kl_term_than_without(name, networks, words, wrong):
+    free, held = (extract(networks[name], words, wrong, kl_weight=weight).outcomes for weight in (0.0, 1.0))
+    assert held.kl.mean() < 0.7 * free.kl.mean()
+
+
+def test_decay_keeps_values_near_what_the_network_says_itself(networks, words, wrong):
+    free, held = (extract(networks["trained ar"], words, wrong, decay=decay).outcomes for decay in (0.0, 1.0))
+    assert held.change.mean() < 0.7 * free.change.mean()
+
+
+def test_no_value_goes_further_than_the_clamp(networks, words, wrong):
+    found = extract(networks["trained ar"], words, wrong, clamp=0.5, decay=0.0)
+    distance = (found.value - found.original).norm(dim=1)
+    assert (distance <= 0.5 * found.original.norm(dim=1) * 1.0001).all()
+    assert torch.allclose(
+        distance.square() / found.original.norm(dim=1).square(), torch.tensor(found.outcomes.change).float(), rtol=1e-3
+    )
+
+
+def naive_search(net, words, row, layer, steps, learning_rate, weights):
+    """One fact, one context at a time, the whole network run for each."""
+    contexts = [keyvalue.question(net, words, row, prefix, canvas=CANVAS) for prefix in PREFIXES]
+    essence = keyvalue.phrase(net, words, row.subject_text, " is a", canvas=CANVAS)
+    bare = keyvalue.question(net, words, row, canvas=CANVAS)
+    mlp = model.mlp(model.layers(net)[layer])
+
+    def logs(sequence, value=None):
+        def hook(module, inputs, output):
+            if value is None:
+                seen.append(output[0, sequence.place])
+            return (
+                None
+                if value is None
+                else torch.cat([output[:, : sequence.place], value[None, None], output[:, sequence.place + 1 :]], 1)
+            )
+
+        handle = mlp.register_forward_hook(hook)
+        states = model.hidden(net, torch.tensor([sequence.ids]))[0]
+        handle.remove()
+        return model.logits(net, states).log_softmax(-1)
+
+    seen = []
+    with torch.no_grad():
+        logs(bare)
+        original = seen[0]
+        [position] = essence.answer
+        usual = logs(essence)[position]
+    scale = original.square().mean().sqrt()
+    shift = torch.zeros_like(original, requires_grad=True)
+    optimizer = torch.optim.Adam([shift], lr=learning_rate)
+    history = []
+    for _ in range(steps + 1):
+        value = original + scale * shift
+        nll = -sum(sum(logs(c, value)[at, token] for at, token in c.answer.items()) for c in contexts) / len(contexts)
+        new = logs(essence, value)[position]
+        kl = (new.exp() * (new - usual)).sum()
+        loss = (
+            weights[0] * nll
+            + weights[1] * kl
+            + weights[2] * (value - original).square().sum() / original.square().sum()
+        )
+        history.append((loss.item(), value.detach().clone(), nll.item(), kl.item()))
+        optimizer.zero_grad()
+        loss.backward()
+        net.zero_grad()
+        optimizer.step()
+    return min(history, key=lambda entry: entry[0])
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_batched_search_equals_a_naive_one(name, layer, networks, words, wrong):
+    found = extract(networks[name], words, wrong, prefixes=PREFIXES, layers=[layer], steps=2, learning_rate=0.1)
+    loss, value, nll, kl = naive_search(networks[name], words, wrong[5], layer, 2, 0.1, (1.0, 0.0625, 0.02))
+    assert torch.allclose(found.value[5], value, rtol=1e-3, atol=1e-4)
+    assert found.outcomes.loc[5, ["loss", "nll", "kl"]].tolist() == pytest.approx([loss, nll, kl], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
+def test_many_facts_at_once_equal_one_at_a_time(name, networks, words, wrong, one_each):
+    rows = [*one_each[:2], *wrong[2:4]]
+    settings = {"steps": 3, "kl_weight": 0.01, "learning_rate": 0.1, "stop": 1.0}
+    together = extract(networks[name], words, rows, batch_size=3, **settings)
+    alone = [extract(networks[name], words, [row], **settings) for row in rows]
+    assert together.outcomes.steps.nunique() > 1, "the test needs facts that end at different steps"
+    assert together.outcomes.steps.tolist() == [found.outcomes.steps[0] for found in alone]
+    for part in ("key", "value", "original"):
+        each = torch.cat([getattr(found, part) for found in alone])
+        assert torch.allclose(getattr(together, part), each, rtol=1e-3, atol=1e-4)
+
+
+def test_several_layers_at_once_equal_one_at_a_time(networks, words, one_each):
+    settings = {"prefixes": PREFIXES[:2], "canvas": CANVAS, "steps": 2}
+    swept = keyvalue.extract(networks["mdm"], words, one_each, layers=[2, 0], **settings)
+    for found in swept:
+        [single] = keyvalue.extract(networks["mdm"], words, one_each, layers=[found.layer], **settings)
+        assert torch.equal(found.key, single.key)
+        assert torch.allclose(found.value, single.value, atol=1e-5)
+
+
+def test_rows_of_one_fact_share_a_value(networks, words, one_each):
+    rows = remembering.rows()
+    found = extract(networks["ar"], words, rows, steps=1)
+    assert found.facts == [row.fact for row in one_each]
+    assert len(found.value) == len(found.key) == len(found.outcomes) == len(one_each)
+
+
+def test_a_search_that_fails_is_told(networks, words, wrong):
+    outcomes = extract(networks["trained ar"], words, wrong, steps=1, learning_rate=1e-4).outcomes
+    assert not outcomes.converged.any()
+    assert (outcomes.p_after < 0.5).all()
+    assert (outcomes.loss >= outcomes.nll).all()
+
+
+def test_convergence_is_the_stated_rule(networks, words, wrong):
+    outcomes = extract(networks["trained ar"], words, wrong, steps=3, threshold=0.2).outcomes
+    assert outcomes.converged.tolist() == (outcomes.p_after >= 0.2).tolist()
+    assert set(outcomes.converged) == {True, False}
+
+
+# Nothing is left behind
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
+def test_putting_back_what_the_mlp_says_anyway_changes_nothing(name, networks, words):
+    net = networks[name]
+    asked = [
+        keyvalue.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(remembering.everything())
+    ]
+    plain, _ = keyvalue.score_answers(net, asked)
+    for layer, outputs in keyvalue.read_outputs(net, asked, layers=range(2)).items():
+        put, _ = keyvalue.score_answers(net, asked, layer=layer, values=outputs)
+        assert torch.allclose(put, plain, atol=1e-4)
+
+
+def test_no_hook_outlives_a_failure(networks, words, one_each):
+    net = networks["mdm"]
+    asked = [keyvalue.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(one_each)]
+    batches = keyvalue.prepare(net, asked, [2], None)
+    before, _ = keyvalue.score_answers(net, asked)
+    with pytest.raises((RuntimeError, IndexError)):
+        keyvalue.log_probabilities(net, batches[0], layer=2, values=torch.zeros(len(asked), 7))
+    assert untouched(net)
+    assert torch.equal(keyvalue.score_answers(net, asked)[0], before)
+
+
+def test_weights_and_their_gradients_stay_as_they_were(networks, words, wrong):
+    net = networks["ar"]
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    extract(net, words, wrong, steps=2)
+    for name, parameter in net.named_parameters():
+        assert torch.equal(parameter, before[name])
+        assert parameter.grad is None
+        assert parameter.requires_grad
+
+
+# Keys and contexts
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
+def test_a_key_is_what_the_down_projection_is_given(name, networks, words, one_each):
+    net = networks[name]
+    found = extract(net, words, one_each[:1], layers=[1], prefixes=PREFIXES, steps=1)
+    keys = []
+    for prefix in PREFIXES:
+        ids = words(f"{prefix} Ada".strip())["input_ids"]
+        masks = CANVAS - len(words("Ada")["input_ids"])
+        tail = [model.mask_id(net)] * masks if model.is_diffusion(net) else []
+        module = model.down_projection(model.layers(net)[1])
+        handle = module.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0][0]))
+        with torch.no_grad():
+            model.hidden(net, torch.tensor([ids + tail]))
+        handle.remove()
+        keys[-1] = keys[-1][len(ids) - 1]
+    assert torch.allclose(found.key[0], torch.stack(keys).mean(0), atol=1e-5)
+
+
+def test_keys_of_the_question_are_those_of_the_subject_where_a_causal_question_begins_with_it(networks, words):
+    rows = [row for row in remembering.rows() if row.template == 0]
+    for name, agree in (("ar", True), ("mdm", False)):
+        subject, question = (
+            extract(networks[name], words, rows, layers=[1], steps=1, key_context=c) for c in keyvalue.KEY_CONTEXTS
+        )
+        assert torch.allclose(subject.key, question.key, atol=1e-4) == agree
+
+
+def test_a_key_gives_the_value_it_had_where_question_and_prefix_are_bare(networks, words, one_each):
+    for name in ("ar", "gpt2"):
+        found = extract(networks[name], words, one_each, layers=[1], key_context="question", steps=1)
+        bias = model.down_projection(model.layers(networks[name])[1]).bias
+        said = found.key @ found.down.T + (0 if bias is None else bias.detach())
+        assert torch.allclose(said, found.original, atol=1e-4)
+
+
+def test_a_diffusion_question_masks_all_after_the_prompt(networks, words, one_each):
+    net = networks["mdm"]
+    example = text.encode(words, one_each[0])
+    sequence = keyvalue.question(net, words, one_each[0], canvas=CANVAS)
+    assert len(sequence.ids) == CANVAS
+    assert sequence.ids == example.ids[: example.prompt] + [model.mask_id(net)] * (CANVAS - example.prompt)
+    assert sequence.answer == {place: example.ids[place] for place in range(*example.answer)}
+
+
+def test_a_prefix_lengthens_the_canvas_and_leaves_the_masks(networks, words, one_each):
+    net, mask = networks["mdm"], model.mask_id(networks["mdm"])
+    bare, prefixed = (keyvalue.question(net, words, one_each[0], prefix, canvas=CANVAS) for prefix in PREFIXES[:2])
+    assert prefixed.ids.count(mask) == bare.ids.count(mask)
+    assert len(prefixed.ids) > CANVAS
+    assert words.decode([prefixed.ids[prefixed.place]]) == words.decode([bare.ids[bare.place]])
+    assert list(prefixed.answer.values()) == list(bare.answer.values())
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
+def test_scores_of_answers_equal_one_sequence_at_a_time(name, networks, words):
+    net = networks[name]
+    asked = [keyvalue.question(net, words, row, canvas=CANVAS) for row in remembering.everything()]
+    joint, exact = keyvalue.score_answers(net, asked, batch_size=7)
+    for i in (0, 11, 30, 47):
+        with torch.no_grad():
+            logs = model.logits(net, model.hidden(net, torch.tensor([asked[i].ids])))[0].log_softmax(-1)
+        each = [logs[place, token].item() for place, token in asked[i].answer.items()]
+        assert joint[i].item() == pytest.approx(sum(each), abs=1e-3)
+        assert exact[i].item() == all(logs[place].argmax() == token for place, token in asked[i].answer.items())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, networks, words):
+    def sample(seed, **options):
+        generator = torch.Generator().manual_seed(seed)
+        settings = {"count": 4, "lengths": (2, 4), "generator": generator, "canvas": CANVAS} | options
+        return keyvalue.sample_prefixes(networks[name], words, **settings)
+
+    texts = sample(0)
+    assert texts[0] == ""
+    assert len(texts) == 4
+    assert texts == sample(0) != sample(1)
+    assert all(part and text.EOS not in part for part in texts[1:])
+    people = words("People")["input_ids"]
+    assert all(part.startswith("People") for part in sample(0, starts=people)[1:])
+
+
+# What goes to disk and on to the comparison
+
+
+def test_extractions_come_back_from_disk_as_they_were(networks, words, one_each, tmp_path):
+    found = keyvalue.extract(networks["mdm"], words, one_each, layers=[0, 2], canvas=CANVAS, steps=1)
+    keyvalue.write(found, tmp_path / "run" / "split.safetensors")
+    back = keyvalue.read(tmp_path / "run" / "split.safetensors")
+    assert list(back) == [0, 2]
+    for was in found:
+        for name in ("key", "value", "original", "down"):
+            assert torch.equal(getattr(back[was.layer], name), getattr(was, name))
+        assert back[was.layer].outcomes.equals(was.outcomes)
+        assert back[was.layer].facts == was.facts
+
+
+def test_pairs_hold_the_facts_that_converged_in_both_runs_in_one_order(networks, words, one_each):
+    back = [row for row in reversed(remembering.rows("name")) if row.template == 0]
+    forward, reverse = (extract(networks["trained mdm"], words, rows, steps=1) for rows in (one_each, back))
+    forward.outcomes["converged"] = True
+    reverse.outcomes["converged"] = [fact != "p-2" for fact in reverse.facts]
+    arrays, facts = keyvalue.pair(forward, reverse)
+    assert facts == [fact for fact in forward.facts if fact != "p-2"]
+    for i, fact in enumerate(facts):
+        assert (arrays["value_reverse"][i] == reverse.value[reverse.facts.index(fact)].numpy()).all()
+        assert (arrays["key_forward"][i] == forward.key[forward.facts.index(fact)].numpy()).all()
+    assert len(keyvalue.pair(forward, reverse, converged=False)[1]) == len(forward.facts)
+    assert symmetry.spectra(arrays).n.eq(len(facts)).all()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"layers": [3]}, "layers 0–2"),
+        ({"steps": 0}, "steps is 0"),
+        ({"prefixes": []}, "prefixes is empty"),
+        ({"key_context": "name"}, "subject, question"),
+        ({"canvas": None}, "canvas"),
+        ({"canvas": 5}, "the canvas holds 5"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(options, told, networks, words, one_each):
+    with pytest.raises(UserError, match=told):
+        extract(networks["mdm"], words, one_each, **options)
+
+
+def test_no_rows_and_training_mode_are_refused(networks, words, one_each):
+    with pytest.raises(UserError, match="no rows"):
+        extract(networks["mdm"], words, [])
+    net = remembering.network(words, causal=True).train()
+    with pytest.raises(ValueError, match="training mode"):
+        extract(net, words, one_each)
+
+
+def test_a_subject_without_room_after_it_is_told(networks, words):
+    row = Row("p-0", 0, "Ada Ada Ada Ada Ada Ada is", " Bo.", (0, 23), (1, 3))
+    length = len(words("Ada Ada Ada Ada Ada Ada is a")["input_ids"])
+    with pytest.raises(UserError, match="no room"):
+        keyvalue.phrase(networks["mdm"], words, row.subject_text, " is a", canvas=length)

@@ -1,0 +1,562 @@
+"""Keys and values of facts: what an MLP is given at the subject's last token, and what it should say there.
+
+The recipe is ROME's, with a fact's own object where ROME has an edited one. The *key* k* is the input of the MLP's
+down-projection at the last token of "x_j subject", a mean over prefixes x_j. The *value* v* is the vector z which, put
+in place of the MLP's output at the subject's last token, minimises
+
+    −1/N Σ log p(o | x_j + p)  +  kl_weight · KL(p_z(· | p′) ‖ p(· | p′))  +  decay · |z − z₀|² / |z₀|²
+
+where p is the question, o its answer, p′ "{subject} is a", and z₀ what the MLP says of itself when asked p. ROME's last
+term is |z − z₀| / |z₀|², which depends on the scale of the states; a ratio of squares does not. For the same reason the
+optimiser, Adam, moves in units of the root mean square of z₀.
+
+An autoregressive network is given the answer token by token. A masked diffusion network sees a whole canvas: the row
+with its answer masked, end tokens after it, and p(o | p) is the product over the answer's tokens, predicted at once.
+Were all after the question masked, the network could not know where an answer begins that it may well introduce with
+words of its own, and the product would say little about what it knows. After a bare subject or p′ all is masked; in
+the KL term the first mask stands for the next token. A prefix makes the canvas longer and changes nothing else.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import pandas as pd
+import safetensors
+import safetensors.torch
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from . import model, text
+from .errors import UserError
+from .files import atomic
+
+ESSENCE = " is a"  # with the subject before it: a sentence that a value should leave as it was
+KEY_CONTEXTS = ("subject", "question")
+ROWS = {"cpu": 64, "cuda": 256}  # sequences at a time
+
+
+class Extraction(NamedTuple):
+    """The keys and values of n facts at one layer, and how the search for the values went; tensors on the CPU."""
+
+    layer: int
+    facts: list  # ids (n,)
+    key: torch.Tensor  # (n, mlp)
+    value: torch.Tensor  # (n, width) v*
+    original: torch.Tensor  # (n, width) z₀
+    down: torch.Tensor  # (width, mlp), the down-projection
+    outcomes: pd.DataFrame  # one row a fact
+
+
+class Sequence(NamedTuple):
+    """Tokens to run, where the subject ends, and what is predicted."""
+
+    ids: list
+    place: int  # of the last subject token
+    answer: Mapping  # {position: token predicted there}
+    owner: int = 0  # the number of the fact that the sequence is about
+
+
+def extract(
+    net,
+    tokenizer,
+    rows,
+    *,
+    layers,
+    prefixes=("",),
+    steps=20,
+    learning_rate=0.5,
+    kl_weight=0.0625,
+    decay=0.02,
+    clamp=4.0,
+    stop=0.05,
+    threshold=0.5,
+    canvas=None,
+    key_context="subject",
+    batch_size=None,
+    job=None,
+):
+    """The keys and values of the facts that `rows` ask for, at each of `layers`: a list of `Extraction`.
+
+    Rows with one `fact` share a key and a value; one row a fact is ROME's case. `canvas` is the length of a diffusion
+    network's canvas, `prefixes` are texts as from `sample_prefixes`, and |z − z₀| stays within `clamp` · |z₀|.
+    A fact is done when its loss falls below `stop`, all are after `steps` updates, and each keeps its best z.
+
+    `outcomes` has for each fact the loss at v* and its parts without their weights: nll, kl, and change for the ratio
+    that decay weighs; p_before and p_after, the probability of the answer without a prefix (mean over the fact's rows),
+    without and with v*; norm_original and norm_value; steps, the updates that led to v*; and converged: whether p_after
+    reached `threshold`.
+
+    key_context: "subject" reads keys in "x_j subject", as ROME's paper says; "question" in x_j + p, as its code does.
+        These agree only where a causal network's question begins with the subject.
+    """
+    _check(net, rows, layers, prefixes, steps, canvas, key_context)
+    facts = list(dict.fromkeys(row.fact for row in rows))
+    owned = [(facts.index(row.fact), row) for row in rows]
+    subjects = list(dict.fromkeys((owner, row.subject_text) for owner, row in owned))
+    ask = partial(question, net, tokenizer, canvas=canvas)
+    say = partial(phrase, net, tokenizer, canvas=canvas)
+    asked = [ask(row, owner=owner) for owner, row in owned]
+    prefixed = [ask(row, prefix, owner=owner) for owner, row in owned for prefix in prefixes]
+    essences = [say(subject, ESSENCE, owner=owner) for owner, subject in subjects]
+    alone = [say(subject, "", prefix, owner=owner) for owner, subject in subjects for prefix in prefixes]
+
+    keys = read_keys(net, alone if key_context == "subject" else prefixed, layers=layers, batch_size=batch_size)
+    originals = read_outputs(net, asked, layers=layers, batch_size=batch_size)
+    before, _ = score_answers(net, asked, batch_size=batch_size)
+    terms = [prepare(net, sequences, layers, batch_size) for sequences in (prefixed, essences)]
+    found = []
+    for layer in layers:
+        with job.progress(steps, f"values at layer {layer}", "steps") if job else nullcontext() as progress:
+            search = find_values(
+                net,
+                originals[layer],
+                *terms,
+                layer=layer,
+                steps=steps,
+                learning_rate=learning_rate,
+                weights=(1.0, kl_weight, decay),
+                clamp=clamp,
+                stop=stop,
+                progress=progress,
+            )
+        after, _ = score_answers(net, asked, layer=layer, values=search.value, batch_size=batch_size)
+        p_before, p_after = (_mean_by_owner(logs.exp(), asked) for logs in (before, after))
+        nll, kl, change = search.parts.tolist()
+        outcomes = pd.DataFrame(
+            {
+                "fact": facts,
+                "layer": layer,
+                "loss": search.loss.tolist(),
+                "nll": nll,
+                "kl": kl,
+                "change": change,
+                "p_before": p_before.tolist(),
+                "p_after": p_after.tolist(),
+                "norm_original": originals[layer].norm(dim=1).tolist(),
+                "norm_value": search.value.norm(dim=1).tolist(),
+                "steps": search.steps.tolist(),
+                "converged": (p_after >= threshold).tolist(),
+            }
+        )
+        arrays = (keys[layer], search.value, originals[layer], down_weight(net, layer).detach().clone())
+        found.append(Extraction(layer, facts, *(array.cpu() for array in arrays), outcomes))
+    return found
+
+
+def best_template(net, tokenizer, rows, *, canvas=None, batch_size=None):
+    """The template whose answers are most probable, by the geometric mean over `rows`."""
+    logs, _ = score_answers(net, [question(net, tokenizer, row, canvas=canvas) for row in rows], batch_size=batch_size)
+    return int(pd.Series(logs).groupby([row.template for row in rows]).mean().idxmax())
+
+
+def pair(forward, reverse, *, converged=True):
+    """What `symmetry` compares, from the extractions of both questions about the same facts; and those facts' ids.
+
+    `forward` asks for descriptions, `reverse` for names. Facts that did not converge in both are left out, unless
+    `converged` is false: keys do not depend on it.
+    """
+    tables = [run.outcomes for run in (forward, reverse)]
+    kept = [set(table.fact[table.converged] if converged else table.fact) for table in tables]
+    facts = [fact for fact in forward.facts if fact in kept[0] & kept[1]]
+    arrays = {}
+    for name, run in (("forward", forward), ("reverse", reverse)):
+        rows = [run.facts.index(fact) for fact in facts]
+        arrays |= {f"key_{name}": run.key[rows].numpy(), f"value_{name}": run.value[rows].numpy()}
+        arrays[f"down_{name}"] = run.down.numpy()
+    return arrays, facts
+
+
+def write(extractions, path):
+    """Write the extractions of one model and split, one a layer, as safetensors with their outcomes; all or nothing."""
+    tensors = {
+        f"{found.layer}/{name}": getattr(found, name).contiguous()
+        for found in extractions
+        for name in ("key", "value", "original", "down")
+    }
+    outcomes = {str(found.layer): found.outcomes.to_dict("list") for found in extractions}
+    with atomic(path) as file:
+        file.write(safetensors.torch.save(tensors, {"outcomes": json.dumps(outcomes)}))
+
+
+def read(path):
+    """The extractions that `write` left, by layer."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        tables = {int(layer): pd.DataFrame(table) for layer, table in json.loads(file.metadata()["outcomes"]).items()}
+        return {
+            layer: Extraction(
+                layer,
+                table.fact.tolist(),
+                *(file.get_tensor(f"{layer}/{name}") for name in ("key", "value", "original", "down")),
+                table,
+            )
+            for layer, table in tables.items()
+        }
+
+
+@torch.no_grad()
+def sample_prefixes(net, tokenizer, *, count, lengths, generator, starts=(), canvas=None):
+    """`count` texts to put before a question: the empty one, and texts of `lengths` tokens that the network samples.
+
+    The first token is drawn from `starts` (ids); without them an autoregressive network goes on from the end token, and
+    a diffusion network samples the first token too. It unmasks the first tokens of its canvas in random order. Lengths
+    are taken in turn; no text holds an end token. Networks that were trained on single sentences bear only a word or
+    two before a question, and no full stop.
+    """
+    texts = [""]
+    for i in range(count - 1):
+        length = lengths[i % len(lengths)]
+        first = [starts[torch.randint(len(starts), (), generator=generator)]] if len(starts) else []
+        if model.is_diffusion(net):
+            ids = _unmask(net, first, length, canvas, generator)
+        else:
+            ids = _continue(net, first, length, generator)
+        texts.append(tokenizer.decode(ids).strip())
+    return texts
+
+
+def _continue(net, first, length, generator):
+    ids = [*first] or [net.config.eos_token_id]
+    while len(ids) < length + (not first):
+        ids.append(_draw(net, ids, len(ids) - 1, generator))
+    return ids if first else ids[1:]
+
+
+def _unmask(net, first, length, canvas, generator):
+    ids = first + [model.mask_id(net)] * (canvas - len(first))
+    for place in torch.randperm(length - len(first), generator=generator).tolist():
+        ids[len(first) + place] = _draw(net, ids, len(first) + place, generator)
+    return ids[:length]
+
+
+def _draw(net, ids, position, generator):
+    logits = model.logits(net, model.hidden(net, torch.tensor([ids], device=_device(net)))[0, position]).float()
+    logits[net.config.eos_token_id] = -torch.inf
+    return torch.multinomial(logits.softmax(-1).cpu(), 1, generator=generator).item()
+
+
+def question(net, tokenizer, row, prefix="", *, canvas=None, owner=0):
+    """The `Sequence` that asks for the answer of a `facts.Row`, after a prefix."""
+    bare, whole = text.encode(tokenizer, row), text.encode(tokenizer, _prefixed(row, prefix))
+    first, end = whole.answer
+    place = whole.subject[1] - 1
+    if not model.is_diffusion(net):
+        return Sequence(whole.ids[: end - 1], place, {at - 1: whole.ids[at] for at in range(first, end)}, owner)
+    if len(bare.ids) > canvas:
+        raise UserError(f"{row.prompt + row.completion!r} has {len(bare.ids)} tokens; the canvas holds {canvas}")
+    filled = whole.ids + [net.config.eos_token_id] * (canvas - len(bare.ids))
+    masked = filled[:first] + [model.mask_id(net)] * (end - first) + filled[end:]
+    return Sequence(masked, place, {at: whole.ids[at] for at in range(first, end)}, owner)
+
+
+def phrase(net, tokenizer, subject, ending="", prefix="", *, canvas=None, owner=0):
+    """The `Sequence` of a subject between a prefix and an ending; what comes next is predicted, whatever it is."""
+    before = f"{prefix} " if prefix else ""
+    coded = tokenizer(before + subject + ending, return_offsets_mapping=True)
+    ids, span = coded["input_ids"], (len(before), len(before) + len(subject))
+    place = text.token_range(before + subject + ending, coded["offset_mapping"], span)[1] - 1
+    if not model.is_diffusion(net):
+        return Sequence(ids, place, {len(ids) - 1: 0}, owner)
+    masks = canvas - len(tokenizer(subject + ending)["input_ids"])
+    if masks < 1:
+        raise UserError(f"{subject + ending!r} fills all {canvas} tokens of the canvas; there is no room after it")
+    return Sequence(ids + [model.mask_id(net)] * masks, place, {len(ids): 0}, owner)
+
+
+def close(row, ending="."):
+    """The row with an ending where its answer is the last thing it says.
+
+    Published questions for a name end with it, but no sentence of the training rows does, and a diffusion network sees
+    what comes after an answer.
+    """
+    bare = row.answer[1] == len(row.completion)
+    return dataclasses.replace(row, completion=row.completion + ending) if bare else row
+
+
+def _prefixed(row, prefix):
+    if not prefix:
+        return row
+    start, end = row.subject
+    shift = len(prefix) + 1
+    return dataclasses.replace(row, prompt=f"{prefix} {row.prompt}", subject=(start + shift, end + shift))
+
+
+class Batch(NamedTuple):
+    """Sequences side by side; causal networks' are padded on the right, where no earlier state sees it."""
+
+    ids: torch.Tensor  # (B, T)
+    number: torch.Tensor  # (B,) among the sequences
+    owner: torch.Tensor  # (B,)
+    place: torch.Tensor  # (B,)
+    row: torch.Tensor  # (P,) of each prediction
+    position: torch.Tensor  # (P,)
+    token: torch.Tensor  # (P,)
+    below: Mapping = {}  # {layer: what the block under it puts out}
+    reference: torch.Tensor | None = None  # (P, V) log-probabilities when nothing is overwritten
+
+
+def collate(net, sequences, batch_size=None):
+    """`Batch`es of sequences alike in length: of one length for a diffusion network, which would see padding."""
+    device = _device(net)
+    size = batch_size or ROWS.get(device.type, ROWS["cuda"])
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids))
+    groups = []
+    for i in order:
+        fits = groups and len(groups[-1]) < size
+        if fits and (not model.is_diffusion(net) or len(sequences[groups[-1][0]].ids) == len(sequences[i].ids)):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    batches = []
+    for group in groups:
+        some = [sequences[i] for i in group]
+        longest = len(some[-1].ids)
+        columns = (
+            [sequence.ids + [0] * (longest - len(sequence.ids)) for sequence in some],
+            group,
+            [sequence.owner for sequence in some],
+            [sequence.place for sequence in some],
+            [row for row, sequence in enumerate(some) for _ in sequence.answer],
+            [position for sequence in some for position in sequence.answer],
+            [token for sequence in some for token in sequence.answer.values()],
+        )
+        batches.append(Batch(*(torch.tensor(column, dtype=torch.long, device=device) for column in columns)))
+    return batches
+
+
+def log_probabilities(net, batch, *, layer=None, values=None):
+    """Log-probabilities (P, V) at each prediction; with `values` (n, width), each sequence has its owner's in place."""
+    with nullcontext() if values is None else _overwritten(net, layer, batch, values[batch.owner]):
+        states = model.hidden(net, batch.ids)
+    return model.logits(net, states[batch.row, batch.position]).float().log_softmax(-1)
+
+
+@torch.no_grad()
+def score_answers(net, sequences, *, layer=None, values=None, batch_size=None):
+    """The joint log-probability (N,) of each answer, and whether all its tokens are the most probable ones (N,).
+
+    With `values` (n, width), each sequence has its owner's in place of the MLP's output at `layer`. An answer whose
+    tokens are all most probable is what greedy decoding, or sampling in one step, would give.
+    """
+    joint, exact = torch.zeros(len(sequences)), torch.zeros(len(sequences), dtype=torch.bool)
+    for batch in collate(net, sequences, batch_size):
+        logs = log_probabilities(net, batch, layer=layer, values=values)
+        wrong = torch.zeros_like(batch.owner).index_add_(0, batch.row, (logs.argmax(-1) != batch.token).long())
+        joint[batch.number.cpu()] = _joint(batch, logs).cpu()
+        exact[batch.number.cpu()] = (wrong == 0).cpu()
+    return joint, exact
+
+
+def read_keys(net, sequences, *, layers, batch_size=None):
+    """{layer: keys (n, mlp)}: what the down-projection is given at the place, a mean over each owner's sequences."""
+    modules = {layer: model.down_projection(model.layers(net)[layer]) for layer in layers}
+    return _read(net, sequences, modules, 0, batch_size)
+
+
+def read_outputs(net, sequences, *, layers, batch_size=None):
+    """{layer: outputs (n, width)}: what the MLP puts out at the place, a mean over each owner's sequences."""
+    modules = {layer: model.mlp(model.layers(net)[layer]) for layer in layers}
+    return _read(net, sequences, modules, 1, batch_size)
+
+
+def down_weight(net, layer):
+    """The down-projection's matrix (width, mlp) itself: adding to it in place changes the network."""
+    projection = model.down_projection(model.layers(net)[layer])
+    return projection.weight.T if isinstance(projection, Conv1D) else projection.weight
+
+
+class Search(NamedTuple):
+    """The best values found, and how good they are; see `extract`."""
+
+    value: torch.Tensor  # (n, width)
+    loss: torch.Tensor  # (n,)
+    parts: torch.Tensor  # (3, n): nll, kl, change
+    steps: torch.Tensor  # (n,)
+
+
+def find_values(
+    net, original, questions, essences, *, layer, steps, learning_rate, weights, clamp, stop, progress=None
+):
+    """Search all facts' values at once, from `original` (n, width); batches as from `collate`, with their references.
+
+    No fact's search depends on another's: losses are summed, Adam works on each number by itself, and a fact that is
+    done takes no further part. `weights` are those of nll, kl and change.
+    """
+    n, width = original.shape
+    scale = original.norm(dim=1, keepdim=True) / width**0.5
+    shift = torch.zeros_like(original, requires_grad=True)  # z = original + scale · shift
+    optimizer = torch.optim.Adam([shift], lr=learning_rate)
+    counts = [torch.bincount(torch.cat([b.owner for b in some]), minlength=n) for some in (questions, essences)]
+    searching = torch.ones(n, dtype=torch.bool, device=original.device)
+    best = Search(
+        original, torch.full_like(scale[:, 0], torch.inf), original.new_full((3, n), torch.nan), counts[0] * 0
+    )
+    for step in range(steps + 1):
+        change = shift.square().mean(1)
+        gradient = torch.autograd.grad(weights[2] * change.sum(), shift)[0]
+        parts = torch.stack([torch.zeros_like(change), torch.zeros_like(change), change]).detach()
+        for term, (some, measure) in enumerate(((questions, _surprise), (essences, _divergence))):
+            for batch in some:
+                batch = _narrow(batch, searching[batch.owner])
+                if len(batch.ids):
+                    logs = log_probabilities(net, batch, layer=layer, values=original + scale * shift)
+                    share = measure(batch, logs) / counts[term][batch.owner]
+                    gradient += torch.autograd.grad(weights[term] * share.sum(), shift)[0]
+                    parts[term].index_add_(0, batch.owner, share.detach())
+        loss = (parts * parts.new_tensor(weights)[:, None]).sum(0)
+        found = Search((original + scale * shift).detach(), loss, parts, torch.full_like(best.steps, step))
+        better = searching & (loss < best.loss)
+        best = Search(
+            torch.where(better[:, None], found.value, best.value),
+            *(torch.where(better, new, old) for new, old in zip(found[1:], best[1:], strict=True)),
+        )
+        searching &= loss >= stop
+        if progress and step:
+            progress.advance(searching=int(searching.sum()), nll=f"{best.parts[0].mean():.3f}")
+        if step == steps or not searching.any():
+            break
+        shift.grad = gradient
+        optimizer.step()
+        with torch.no_grad():
+            shift *= (clamp * width**0.5 / shift.norm(dim=1, keepdim=True)).clamp(max=1)
+    return best
+
+
+def _surprise(batch, logs):
+    """−log p (B,) of each answer."""
+    return -_joint(batch, logs)
+
+
+def _divergence(batch, logs):
+    """KL (B,) from the reference to the predicted distribution; one prediction a row."""
+    return (logs.exp() * (logs - batch.reference)).sum(-1)
+
+
+def _joint(batch, logs):
+    each = logs.gather(1, batch.token[:, None])[:, 0]
+    return torch.zeros(len(batch.ids), device=logs.device).index_add(0, batch.row, each)
+
+
+@torch.no_grad()
+def prepare(net, sequences, layers, batch_size):
+    """Batches that know what lies below each of `layers`, and what the network predicts when left alone."""
+    blocks = model.layers(net)
+    prepared = []
+    for batch in collate(net, sequences, batch_size):
+        seen = {}
+        with watching({layer: blocks[layer - 1] for layer in layers if layer > 0}, seen):
+            reference = log_probabilities(net, batch)
+        below = {layer: output for layer, (_, output) in seen.items()}
+        prepared.append(batch._replace(below=below, reference=reference))
+    return prepared
+
+
+def _narrow(batch, keep):
+    """The sequences of a batch where `keep` (B,) is true."""
+    if keep.all():
+        return batch
+    predicted = keep[batch.row]
+    return Batch(
+        *(column[keep] for column in (batch.ids, batch.number, batch.owner, batch.place)),
+        row=(keep.cumsum(0) - 1)[batch.row[predicted]],
+        position=batch.position[predicted],
+        token=batch.token[predicted],
+        below={layer: output[keep] for layer, output in batch.below.items()},
+        reference=batch.reference[predicted],
+    )
+
+
+@torch.no_grad()
+def _read(net, sequences, modules, side, batch_size):
+    """{name: (n, d)}: the input (side 0) or output (1) of each module at the place, a mean over owners' sequences."""
+    read = {name: [None] * len(sequences) for name in modules}
+    for batch in collate(net, sequences, batch_size):
+        seen = {}
+        with watching(modules, seen):
+            model.hidden(net, batch.ids)
+        for name, sides in seen.items():
+            there = sides[side][torch.arange(len(batch.ids), device=batch.ids.device), batch.place]
+            for number, vector in zip(batch.number.tolist(), there, strict=True):
+                read[name][number] = vector
+    return {name: _mean_by_owner(torch.stack(vectors), sequences) for name, vectors in read.items()}
+
+
+def _mean_by_owner(values, sequences):
+    """The mean (n, ...) of `values` (N, ...) over the sequences of each owner."""
+    owner = torch.tensor([sequence.owner for sequence in sequences], device=values.device)
+    count = torch.bincount(owner)
+    total = values.new_zeros(len(count), *values.shape[1:]).index_add(0, owner, values)
+    return total / count.view(-1, *[1] * (values.dim() - 1))
+
+
+@contextmanager
+def watching(modules, seen):
+    """While it lasts, every run of one of `modules` leaves its (input, output) in `seen` under the module's name."""
+
+    def watch(name):
+        def hook(module, inputs, output):
+            seen[name] = (inputs[0], output)
+
+        return hook
+
+    with _hooks([(module, watch(name)) for name, module in modules.items()]):
+        yield
+
+
+@contextmanager
+def _overwritten(net, layer, batch, values):
+    """While it lasts, the MLP of `layer` puts out `values` (B, width) at the places of `batch`.
+
+    Where the batch knows what lies below the layer, the blocks down there do not run.
+    """
+
+    def hook(module, inputs, output):
+        return output.index_put((torch.arange(len(output), device=output.device), batch.place), values.to(output.dtype))
+
+    block = model.layers(net)[layer]
+    skipped = model.layers(net)[:layer] if layer in batch.below else []
+    with _hooks([(model.mlp(block), hook)]):
+        try:
+            for lower in skipped:
+                lower.forward = lambda *_, **__: batch.below[layer]
+            yield
+        finally:
+            for lower in skipped:
+                vars(lower).pop("forward", None)
+
+
+@contextmanager
+def _hooks(pairs):
+    handles = []
+    try:
+        handles += [module.register_forward_hook(hook) for module, hook in pairs]
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _device(net):
+    return net.get_input_embeddings().weight.device
+
+
+def _check(net, rows, layers, prefixes, steps, canvas, key_context):
+    if net.training:
+        raise ValueError("the network is in training mode; keys and values need it as net.eval() leaves it")
+    depth = net.config.num_hidden_layers
+    for layer in layers:
+        if layer not in range(depth):
+            raise UserError(f"layer is {layer}; the network has layers 0–{depth - 1}")
+    if steps < 1 or steps != int(steps):
+        raise UserError(f"steps is {steps}; it is a whole number from 1 up")
+    if not prefixes:
+        raise UserError("prefixes is empty; a list of the empty text alone means no prefix")
+    if not rows:
+        raise UserError("no rows to extract keys and values from")
+    if key_context not in KEY_CONTEXTS:
+        raise UserError(f"key_context is {key_context!r}; it is one of {', '.join(KEY_CONTEXTS)}")
+    if model.is_diffusion(net) and not canvas:
+        raise UserError("canvas is missing; a diffusion network needs to know how long its canvas is")
