@@ -154,11 +154,13 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
       svg.append(drawn("text", { x: label + (layer + 0.5) * wide, y: 23, class: "axis", "text-anchor": "middle" }, layer));
     }
     const best = { subject: null, elsewhere: null };
+    const ends = new Set(one.tokens.filter(([, , , , end]) => end).map(([text]) => text));
     rows.forEach(([role, place], line) => {
       const y = top + line * high;
       const whole = role === "whole subject";
       const ofSubject = role.endsWith("subject");
-      const token = whole ? "whole subject" : role.startsWith("masked") ? "▒▒" : visible(trace.tokens[place]);
+      const token = whole ? "whole subject" : role.startsWith("masked") ? "▒▒"
+        : ends.has(trace.tokens[place]) ? "∎" : visible(trace.tokens[place]);
       const name = drawn("text", { x: label - 6, y: y + 12, "text-anchor": "end" },
         (ofSubject ? "*" : "") + (token.length > 18 ? token.slice(0, 17) + "…" : token));
       if (ofSubject) name.style.fontWeight = 700;

@@ -255,9 +255,10 @@ def _tables(folder, families, reverse, answered):
     }
     columns = {
         "causal_trace": "model seed split direction kind corruption score stage step layer role n mean ci_low ci_high",
-        "keyvalue": "model seed direction fact layer converged p_before p_after kl",
-        "symmetry": "model seed comparison statistic value ci_low ci_high null_mean p_value n p_adjusted",
-        "edits": "model seed measure statistic when value ci_low ci_high n probes",
+        "keyvalue": "model seed stage split fact layer converged p_before p_after",
+        "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
+        "value ci_low ci_high null_mean p_value n p_adjusted",
+        "edits": "model seed layer group measure statistic when value ci_low ci_high n probes",
         "recall_differences": "diffusion autoregressive split steps difference ci_low ci_high "
         "diffusion_accuracy autoregressive_accuracy",
     }
@@ -317,31 +318,40 @@ def _effects(families):
 
 def _extractions(families):
     return [
-        {"model": name, "seed": 1, "direction": direction, "fact": f"p2d-0{i}", "layer": 1, "converged": i > 0}
-        | {"p_before": 0.4, "p_after": 0.9, "kl": 0.01}
-        for name, direction, i in itertools.product(families, ("p2d", "d2p"), range(3))
+        {"model": name, "seed": 1, "stage": stage, "split": split, "fact": f"p2d-0{i}", "layer": layer}
+        | {"converged": i > 0, "p_before": 0.4, "p_after": 0.9}
+        for name, stage, split, i, layer in itertools.product(
+            families, ("seed_1", "base"), ("p2d_same", "p2d_reverse"), range(3), range(LAYERS)
+        )
     ]
 
 
 def _shared(families):
-    comparisons = ("name: projected key forward × value reverse", "values: forward × reverse")
-    statistics = ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank")
-    return [
-        {"model": name, "seed": 1, "comparison": comparison, "statistic": statistic, "value": 0.3}
-        | _around(0.3)
-        | {"null_mean": 0.1, "p_value": p, "n": 20, "p_adjusted": p}
-        for name, p in zip(families, (0.0005, 0.4), strict=False)
-        for comparison, statistic in itertools.product(comparisons, statistics)
-    ]
+    comparisons = (
+        "name: projected key forward × value reverse",
+        "description: value forward × projected key reverse",
+        "within forward: projected key × value",
+    )
+    rows = []
+    for (i, name), stage, layer in itertools.product(enumerate(families), ("seed_1", "base"), ("peak", "0", "1")):
+        value, p = (0.6, 0.0005) if i == 0 and stage != "base" else (0.1, 0.4)
+        where = {"model": name, "seed": 1 if stage != "base" else None, "stage": stage, "layer": layer}
+        where |= {"layer_forward": 1, "layer_reverse": 0, "null_mean": 0.1, "p_value": p, "n": 20}
+        for pair, statistic in itertools.product(comparisons, ("debiased_cka", "rsa", "retrieval_at_1", "mean_rank")):
+            about = {"comparison": pair, "statistic": statistic, "value": value}
+            about["p_adjusted"] = None if pair.startswith("within") else p
+            rows.append(where | about | _around(value))
+    return rows
 
 
 def _edits(families):
     return [
-        {"model": name, "seed": 1, "measure": measure, "statistic": statistic, "when": when, "value": value}
+        {"model": name, "seed": 1, "layer": 1, "group": group, "measure": measure, "statistic": statistic}
+        | {"when": when, "value": value, "n": 10, "probes": 20}
         | _around(value)
-        | {"n": 10, "probes": 20}
-        for name, measure, statistic in itertools.product(
+        for name, group, measure, statistic in itertools.product(
             families,
+            ("both", "p2d"),
             ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old"),
             ("preferred", "exact", "probability"),
         )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
 from workflow.reversal.errors import UserError
-from workflow.reversal.render import bibliography, explorer, findings, markdown, provenance, wording, write
+from workflow.reversal.render import bibliography, evidence, explorer, findings, markdown, provenance, wording, write
 
 
 class Reader(HTMLParser):
@@ -85,7 +85,7 @@ def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
     assert (shown == f"{100:.{digits}f}%") <= (share == 1)
 
 
-@pytest.mark.parametrize("value", [0.25, None, True])
+@pytest.mark.parametrize("value", [0.25, None, True, {}.clear, {}])
 def test_what_is_not_rounded_or_not_there_can_not_be_printed(value):
     with pytest.raises(TypeError):
         wording.printed(value)
@@ -237,6 +237,20 @@ def test_both_conventions_have_the_same_numbers_for_each_test_file(html):
         return dict(zip(files, zip(*rows, strict=True), strict=True))
 
     assert columns("recall") == columns("recall-by-question") and len(columns("recall")) == 4
+
+
+def test_larger_runs_stand_beside_the_published_values(tmp_path):
+    kept = tmp_path / "reference/large"
+    (kept / "tables").mkdir(parents=True)
+    (kept / "provenance.json").write_text(json.dumps({"hardware": "one GPU", "versions": {"torch": "2.11"}}))
+    rows = ["model,steps,split,accuracy", *(f"mdm,16,{split},0.125" for split in evidence.RECALL_SPLITS)]
+    (kept / "tables/step_scaling.csv").write_text("\n".join(rows))
+    given = make(tmp_path)
+    given.evidence.reference = [str(kept / "provenance.json")]
+    text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
+    assert "hardware: one GPU and versions torch: 2.11" in text
+    [row] = re.findall(r"<tr><th scope=\"row\">large, mdm, 16</th>(.*?)</tr>", text)
+    assert re.findall("<td>(.*?)</td>", row) == ["98.0", "12.5", "31.0", "12.5", "42.0", "12.5", "88.3", "12.5"]
 
 
 def test_every_number_names_a_source(made):

@@ -33,7 +33,7 @@ SHOWN = {
     "data": EVIDENCE["data"],
 }
 # Results of larger runs that are kept with the paper.
-KEPT = sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/*/tables/*.csv"))
+KEPT = sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/**/*.csv", recursive=True))
 
 
 def makers(wildcards, input):

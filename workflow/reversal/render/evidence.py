@@ -26,7 +26,7 @@ class Evidence(NamedTuple):
     facts: list
     rows: dict  # {"train" or split: rows}
     published: pd.DataFrame  # the published recall
-    references: dict  # {study: (tables, provenance)}, results kept with the paper
+    references: dict  # {study: (tables, how they were made)}, results kept with the paper
 
     @property
     def families(self):
@@ -103,10 +103,18 @@ def network(folder):
 
 
 def reference(folder):
-    """The tables and the provenance of results kept with the paper."""
+    """The tables of results kept with the paper, and what is told of how they were made, as (name, text) pairs."""
     folder = Path(folder)
-    tables = {file.stem: table(file) for file in sorted((folder / "tables").glob("*.csv"))}
-    return tables, json.loads((folder / "provenance.json").read_text())
+    told = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    return {file.stem: table(file) for file in sorted(folder.rglob("*.csv"))}, list(_told(told))
+
+
+def _told(value, name=""):
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _told(part, f"{name} {key}".strip())
+    else:
+        yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _one_of(shape, *names):

@@ -68,7 +68,8 @@ def choose(answers, traces, *, steps, most):
         if same := [answer for answer in asked if answer["steps"] in (None, steps) and _agrees(answer, trace)]:
             cases[trace.about["fact"]] = _case(same[0], trace)
     for (fact, _), asked in by_question.items():
-        cases.setdefault(fact, _case(max(asked, key=lambda answer: answer["steps"] or 0), None))
+        if fact not in cases and len(cases) < most:
+            cases[fact] = _case(max(asked, key=lambda answer: answer["steps"] or 0), None)
     return list(cases.values())[:most]
 
 

@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 
+from ..facts import SPLITS
 from .evidence import RECALL_SPLITS
 from .findings import finding, judged, over_seeds
 
@@ -18,6 +19,13 @@ PAIRS = {
     "questions": ("p2d_same", "d2p_same"),
 }
 SIGNIFICANT = 0.05
+PEAK = "peak"  # in the tables of symmetry, in place of a layer
+BASE = "base"  # the stage before fine-tuning
+# The post's question: is a concept the same as a key and as a value?
+HEADLINES = {
+    "name": "name: projected key forward × value reverse",
+    "description": "description: value forward × projected key reverse",
+}
 
 
 def tracing(evidence):
@@ -35,11 +43,13 @@ def tracing(evidence):
         traced = [split for split in RECALL_SPLITS if facts[split]["traced"]]
         by_split = {split: own[own.split == split] for split in traced}
         peaks = {split: _peaks(rows) for split, rows in by_split.items()}
+        totals = {split: _totals(rows) for split, rows in by_split.items()}
         found["models"][model] = {
             "facts": facts,
             "traced": sum(count["traced"] for count in facts.values()),
             "asked": sum(count["asked"] for count in facts.values()),
-            "total": {split: _totals(rows) for split, rows in by_split.items()},
+            "total": totals,
+            "total_range": _ends([total["total"]["estimate"] for total in totals.values()]),
             "peak": peaks,
             "range": {kind: _range(peaks, kind) for kind in KINDS if any(kind in peak for peak in peaks.values())},
             "layers": _grouped(
@@ -66,27 +76,29 @@ def _known(findings):
 def _counted(stages):
     """How many splits need the subject more, less, or not clearly otherwise when the answer is nearly there."""
     verdicts = [one["change"]["verdict"] for one in stages.values()]
-    return {kind: verdicts.count(kind) for kind in ("more", "less", "unclear")} | {"all": len(verdicts)}
+    revealed = [one["revealed"]["estimate"] for one in stages.values() if one["revealed"]]
+    counts = {kind: verdicts.count(kind) for kind in ("more", "less", "unclear")}
+    return counts | {"all": len(verdicts), "revealed": _ends(revealed)}
+
+
+def _ends(values):
+    return {"least": min(values), "most": max(values)} if values else None
 
 
 def _range(peaks, kind):
     """Over the splits: where the best cells at the subject and elsewhere are, and how great their effects."""
     found = {}
-    for place in ("subject", "elsewhere"):
+    for place in ("subject", "together", "elsewhere"):
         cells = [peak[kind][place] for peak in peaks.values() if peak.get(kind, {}).get(place)]
         if cells:
-            effects, layers = [cell["estimate"] for cell in cells], [cell["layer"] for cell in cells]
-            roles = dict.fromkeys(cell["role"] for cell in cells)
-            found[place] = {
-                "least": min(effects),
-                "most": max(effects),
-                "layers": sorted(set(layers)),
-                "roles": list(roles),
+            found[place] = _ends([cell["estimate"] for cell in cells]) | {
+                "clear": sum(cell["verdict"] == "more" for cell in cells),
+                "splits": len(cells),
+                "layers": sorted({cell["layer"] for cell in cells}),
+                "roles": list(dict.fromkeys(cell["role"] for cell in cells)),
             }
-    both = [peak[kind] for peak in peaks.values() if kind in peak]
-    ahead = [
-        one["subject"]["estimate"] > one["elsewhere"]["estimate"] for one in both if one["subject"] and one["elsewhere"]
-    ]
+    pairs = [(peak[kind]["subject"], peak[kind]["elsewhere"]) for peak in peaks.values() if kind in peak]
+    ahead = [one["estimate"] > other["estimate"] for one, other in pairs if one and other]
     return found | {"subject_ahead": sum(ahead), "splits": len(ahead)}
 
 
@@ -198,37 +210,63 @@ def _alike(rows, column, pair):
 
 
 def keyvalue(evidence):
-    """How the search for values went, for each model and question."""
-    table = evidence.tables["keyvalue"]
+    """How the search for values went where MLPs matter most: by model, before and after fine-tuning, and question."""
+    table, peaks = evidence.tables["keyvalue"], evidence.tables["symmetry"]
+    peaks = peaks[peaks.layer == PEAK].drop_duplicates(["model", "stage"])
     found = {}
-    for (model, direction), rows in table.groupby(["model", "direction"], sort=False):
-        found.setdefault(model, {})[direction] = {
-            "facts": rows.fact.nunique(),
-            "layers": sorted(int(layer) for layer in rows.layer.unique()),
-            "converged": rows.converged.mean(),
-            "p_before": rows.p_before.median(),
-            "p_after": rows.p_after.median(),
-            "kl": rows.kl.median(),
-        }
+    for run in peaks.itertuples():
+        own = table[(table.model == run.model) & (table.stage == run.stage)]
+        asks = own.split.map(lambda split: SPLITS[split].asks)
+        for what, layer in (("description", run.layer_forward), ("name", run.layer_reverse)):
+            rows = own[(asks == what) & (own.layer == layer)]
+            if len(rows):
+                found.setdefault(_who(run.model, run.stage), {})[what] = {
+                    "layer": int(layer),
+                    "facts": rows.fact.nunique(),
+                    "converged": rows.converged.mean(),
+                    "p_before": rows.p_before.median(),
+                    "p_after": rows.p_after.median(),
+                }
     return {"models": found, "any": bool(found)}
 
 
+def _who(model, stage):
+    """One trained model, or the base it began from."""
+    return f"{model} base" if stage == BASE else model
+
+
 def symmetry(evidence):
-    """What the forward and the reverse memory of the same facts share."""
+    """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction."""
     table = evidence.tables["symmetry"]
-    tested = table[table.p_adjusted.notna()]
-    found = {"models": {}, "any": bool(len(tested))}
-    for model, rows in table.groupby("model", sort=False):
-        own = tested[tested.model == model]
-        found["models"][model] = {
-            "tests": len(own),
-            "significant": int((own.p_adjusted < SIGNIFICANT).sum()),
-            "facts": int(rows.n.max()),
-            "comparisons": {
-                comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
-                for comparison, part in rows.groupby("comparison", sort=False)
-            },
+    table = table[(table.layer == PEAK) & table.value.notna()]
+    found = {"models": {}, "labels": {}}
+    for (model, base), rows in table.groupby(["model", table.stage == BASE], sort=False):
+        who = _who(model, BASE if base else "")
+        tests = {
+            comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
+            for comparison, part in rows.groupby("comparison", sort=False)
         }
+        corrected = [test for own in tests.values() for test in own.values() if not math.isnan(test["p_value"])]
+        found["labels"][who] = evidence.labels[model] + (" before fine-tuning" if base else "")
+        found["models"][who] = {
+            "base": bool(base),
+            "layers": [int(rows.layer_forward.iloc[0]), int(rows.layer_reverse.iloc[0])],
+            "tests": len(corrected),
+            "significant": sum(test["significant"] for test in corrected),
+            "facts": int(rows.n.min()),
+            "comparisons": tests,
+        }
+        if set(HEADLINES.values()) <= set(tests):
+            found["models"][who] |= {what: tests[pair]["debiased_cka"] for what, pair in HEADLINES.items()}
+    found["any"] = any(own["tests"] for own in found["models"].values())
+    found["beyond_base"] = {
+        model: {
+            concept: _difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
+            for concept in HEADLINES
+        }
+        for model in evidence.families
+        if all("name" in found["models"].get(who, {}) for who in (model, f"{model} base"))
+    }
     return found
 
 
@@ -242,10 +280,10 @@ def _test(rows):
 
 
 def edits(evidence):
-    """What rank-one edits did, by measure and statistic, before and after."""
+    """What rank-one edits did, by the edited people's training, measure and statistic, before and after."""
     table = evidence.tables["edits"]
     found = {"models": {}, "any": bool(len(table))}
-    for model, rows in table.groupby("model", sort=False):
+    for (model, group), rows in table.groupby(["model", "group"], sort=False):
         measures = {}
         for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
             before, after = (_outcome(part[part.when == when]) for when in ("before", "after"))
@@ -254,7 +292,8 @@ def edits(evidence):
                 "after": after,
                 "change": _difference(after, before),
             }
-        found["models"][model] = measures
+        own = found["models"].setdefault(model, {"layer": int(rows.layer.iloc[0]), "groups": {}})
+        own["groups"][group] = measures
     return found
 
 

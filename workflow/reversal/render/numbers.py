@@ -255,11 +255,11 @@ def published(evidence):
     table = evidence.published.set_index("steps")
     found = {"recall": {int(step): {split: table.loc[step, split] for split in RECALL_SPLITS} for step in table.index}}
     found["kept"] = []
-    for name, (tables, origin) in evidence.references.items():
+    for name, (tables, told) in evidence.references.items():
         scaling = tables["step_scaling"]
-        shares = scaling.groupby(["model", "steps", "split"], dropna=False).accuracy.mean() * 100
+        shares = scaling.groupby(["model", "steps", "split"], sort=False, dropna=False).accuracy.mean() * 100
         records = shares.unstack("split").reset_index().to_dict("records")
-        found["kept"].append({"study": name, "origin": origin, "recall": records})
+        found["kept"].append({"study": name, "made": [f"{key}: {text}" for key, text in told], "recall": records})
     return found
 
 

@@ -25,6 +25,13 @@ figure img { width: 100%; background: #fff; border-radius: 4px; }
 """
 
 
+class _Environment(Environment):
+    """Jinja, where `numbers.clear` is a number of that name and not a method of dictionaries."""
+
+    def getattr(self, obj, attribute):
+        return obj[attribute] if isinstance(obj, dict) and attribute in obj else super().getattr(obj, attribute)
+
+
 class Material(NamedTuple):
     """What the post is made from."""
 
@@ -177,7 +184,7 @@ def write(template, medium, material, bibliography_file):
 
 def _render(template, writer):
     path = Path(template)
-    environment = Environment(
+    environment = _Environment(
         loader=FileSystemLoader(path.parent),
         undefined=StrictUndefined,
         autoescape=True,

@@ -8,6 +8,13 @@ from . import wording
 from .evidence import RECALL_SPLITS
 
 BY_QUESTION = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
+# Of the comparisons those whose sides are in one space; the figures have them all.
+SHARED = (
+    "name: projected key forward × value reverse",
+    "description: value forward × projected key reverse",
+    "projected keys: forward × reverse",
+    "values: forward × reverse",
+)
 FAMILY = {"diffusion": "masked diffusion", "autoregressive": "autoregressive"}
 
 
@@ -210,37 +217,43 @@ def symmetry(numbers):
     """What the two directions share, comparison by comparison."""
     head = _head("Model, comparison", "Debiased CKA", "RSA", "Partner nearest", "By chance", "Facts")
     body = []
-    for model, own in numbers["symmetry"]["models"].items():
-        for comparison, found in own["comparisons"].items():
+    for who, own in numbers["symmetry"]["models"].items():
+        for comparison in SHARED:
+            found = own["comparisons"].get(comparison)
+            if found is None:
+                continue
             tests = [found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1")]
-            shown = [_tested(_estimate(test), test) for test in tests[:2]]
-            shown.append(_tested(_share(tests[2]), tests[2]))
-            label = numbers["study"]["labels"].get(model, model)
-            body.append([f"{label}, {comparison}", *shown, wording.percent(tests[2]["chance"]), own["facts"]])
+            shown = [_tested(_estimate(test), test) for test in tests[:2]] + [_tested(_share(tests[2]), tests[2])]
+            label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
+            body.append([label, *shown, wording.percent(tests[2]["chance"]), own["facts"]])
     return Table(head, body, ("tables/symmetry.csv",))
 
 
 def _tested(shown, test):
-    return shown + Markup("; ") + wording.p_value(test["p_value"]) if wording.known(test["p_value"]) else shown
+    if not wording.known(test["p_value"]):
+        return shown
+    return shown + Markup("<br><small>") + wording.p_value(test["p_value"]) + Markup("</small>")
 
 
 def edits(numbers):
     """What edits did to each kind of question."""
-    names = {
+    asked = {
         "efficacy": "the edited question",
         "paraphrase": "paraphrases of it",
         "specificity": "other people",
         "reverse_new": "reverse, new",
         "reverse_old": "reverse, old",
     }
-    head = _head("Model, question", "Before", "After", "Change", "Edits")
+    taught = {"both": "taught both ways", "p2d": "taught person to description", "d2p": "taught description to person"}
+    head = _head("Model, people, question", "Before", "After", "Change", "Edits")
     body = []
-    for model, measures in numbers["edits"]["models"].items():
-        for measure, found in measures.items():
-            preferred = found["preferred"]
-            shown = [_share(preferred[when]) for when in ("before", "after")] + [_gap(preferred["change"])]
-            label = numbers["study"]["labels"].get(model, model)
-            body.append([f"{label}, {names.get(measure, measure)}", *shown, preferred["after"]["n"]])
+    for model, own in numbers["edits"]["models"].items():
+        for group, measures in own["groups"].items():
+            for measure, found in measures.items():
+                preferred = found["preferred"]
+                shown = [_share(preferred[when]) for when in ("before", "after")] + [_gap(preferred["change"])]
+                label = f"{numbers['study']['labels'][model]}, {taught[group]}, {asked[measure]}"
+                body.append([label, *shown, preferred["after"]["n"]])
     return Table(head, body, ("tables/edits.csv",))
 
 

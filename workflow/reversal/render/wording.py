@@ -4,6 +4,7 @@ import math
 import re
 from html import escape
 
+from jinja2 import Undefined
 from markupsafe import Markup
 
 UNKNOWN = "–"
@@ -30,9 +31,9 @@ def attribute(value):
 
 def printed(value):
     """What `{{ value }}` becomes: escaped text or a whole number. What needs rounding or is missing is a mistake."""
-    if isinstance(value, Markup):
+    if isinstance(value, Markup | Undefined):  # Jinja tells the name of what is undefined
         return value
-    if isinstance(value, bool) or value is None or isinstance(value, float):
+    if isinstance(value, bool) or not isinstance(value, str | int):
         raise TypeError(f"{value!r} is no text; choose a filter or a sentence for it")
     return text(value)
 
