@@ -19,14 +19,14 @@ include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
 include: "workflow/rules/tracing.smk"
 include: "workflow/rules/symmetry.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/paper.smk"
 
 
 rule all:
     """Everything the study makes."""
     input:
-        "<results>/data/facts.jsonl",
-        "<results>/data/train.jsonl",
-        expand("<results>/data/{split}.jsonl", split=SPLITS),
+        expand("<results>/data/{table}.jsonl", table=["facts", "train", *SPLITS]),
         "<results>/tables/step_scaling.csv",
         "<results>/tables/recall_differences.csv",
         "<results>/tables/likelihood.csv",
@@ -34,3 +34,6 @@ rule all:
         "<results>/tables/causal_trace.csv",
         "<results>/tables/symmetry.csv",
         "<results>/tables/edits.csv",
+        expand("<results>/figures/{figure}.svg", figure=FIGURES),
+        f"<results>/paper/{POST}.md",
+        "<results>/paper/index.html",
