@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: all env test lint format bench rulegraph clean
+.PHONY: all env test lint format bench readme clean
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -18,7 +18,7 @@ $(STAMP): requirements.txt
 	touch $@
 
 test: env
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: env
 	$(BIN)/ruff check .
@@ -34,8 +34,10 @@ format: env
 bench: env
 	for name in training sampling tracing; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
-rulegraph: env
-	PYTHONPATH=. $(BIN)/python docs/rulegraph.py
+# The README's findings, from results/default, and its picture of the rules.
+readme: env
+	$(BIN)/python docs/readme.py
+	$(BIN)/python docs/rulegraph.py
 
 clean:
 	rm -rf results .snakemake

@@ -1,4 +1,7 @@
-"""Draw the workflow's rules as docs/rulegraph.svg, from what `snakemake --rulegraph` says; needs no graphviz."""
+"""Draw the workflow's rules as docs/rulegraph.svg, from what `snakemake --rulegraph` says; needs no graphviz.
+
+The rules of single figures are drawn as one, and a line that only repeats a longer way is left out.
+"""
 
 import re
 import subprocess
@@ -10,19 +13,27 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-WIDTH, HEIGHT = 1.75, 0.62  # inches between neighbours
+WIDTH, HEIGHT = 2.1, 0.62  # inches between neighbours
+HALF = 0.72  # of a box
 
 
 def rules():
     """{rule: the rules it needs}, the target `all` left out."""
     command = [sys.executable, "-m", "snakemake", "--rulegraph", "dot", "--forceall", "--cores", "1"]
     dot = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    names = dict(re.findall(r'(\d+)\[label = "([^"\\]+)', dot))
+    names = {
+        number: re.sub("^figure_.*", "figures", name) for number, name in re.findall(r'(\d+)\[label = "([^"\\]+)', dot)
+    }
     needs = {name: set() for name in names.values() if name != "all"}
     for before, after in re.findall(r"(\d+) -> (\d+)", dot):
-        if names[after] != "all":
+        if names[after] not in ("all", names[before]):
             needs[names[after]].add(names[before])
-    return needs
+    return {rule: others - set().union(*(behind(needs, other) for other in others)) for rule, others in needs.items()}
+
+
+def behind(needs, rule):
+    """All rules that a rule needs, directly or not."""
+    return needs[rule].union(*(behind(needs, other) for other in needs[rule]))
 
 
 def columns(needs):
@@ -64,7 +75,7 @@ def draw(needs, path):
         for other in sorted(others):
             (x0, y0), (x1, y1) = place[other], place[rule]
             line = {"arrowstyle": "-|>", "color": "#7a8794", "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", (x1 - 0.75, y1), (x0 + 0.75, y0), arrowprops=line)
+            axes.annotate("", (x1 - HALF, y1), (x0 + HALF, y0), arrowprops=line)
     for rule, (x, y) in place.items():
         box = {"boxstyle": "round,pad=0.35", "fc": "#eef3f8", "ec": "#35506b"}
         axes.text(x, y, rule, ha="center", va="center", fontsize=9, bbox=box)

@@ -171,3 +171,10 @@ rule ablations_table:
         "../../envs/reversal.yaml"
     script:
         "../scripts/concatenate.py"
+
+
+rule ablations:
+    """What each choice of the sampler is worth; not part of the default target."""
+    input:
+        "<results>/tables/ablations.csv",
+        "<results>/figures/ablations.svg",

@@ -37,10 +37,10 @@ KEPT = sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/
 
 
 def makers(wildcards, input):
-    """The rule and the script that made each file of the results."""
+    """What made each file of the results: the name in the workflow, and the script."""
     found = {}
     for file in input:
-        for rule in workflow.rules:
-            if rule.script and any(output.match(file) for output in rule.output):
-                found[str(file)] = [rule.name, rule.script.replace("..", "workflow", 1)]
+        for maker in workflow.rules:
+            if maker.script and any(output.match(file) for output in maker.output):
+                found[str(file)] = [maker.name, maker.script.replace("..", "workflow", 1)]
     return found

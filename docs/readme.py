@@ -1,0 +1,111 @@
+"""Put the default study's findings into README.md, between its results marks, from the tables that the study left."""
+
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = ROOT / "results/default/tables"
+OPEN, CLOSE = "<!-- results -->", "<!-- /results -->"
+SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
+
+
+def percent(row):
+    return f"{100 * row.accuracy:.0f} ({100 * row.cluster_low:.0f}–{100 * row.cluster_high:.0f})"
+
+
+def recall(scaling):
+    """Recall in percent by model and number of steps, a column a split."""
+    head = "| model, steps | name, trained | name, reversed | description, trained | description, reversed |"
+    lines = [head, "|---|---|---|---|---|"]
+    for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
+        cells = [percent(rows[rows.split == split].iloc[0]) for split in SPLITS]
+        label = f"{model}, {steps:.0f}" if pd.notna(steps) else f"{model}, token by token"
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pathways(effects):
+    """Where the diffusion model's answer comes from, in one sentence of measured effects."""
+    rows = effects[
+        effects.step.isna()
+        & (effects.stage == "all")
+        & (effects.score == "probability")
+        & (effects.corruption == "gaussian")
+        & (effects.kind == "state")
+    ]
+    sentences = []
+    for split, asked in (("p2d_reverse", "the name"), ("d2p_reverse", "the description")):
+        mine = rows[(rows.model == "mdm") & (rows.split == split)]
+        if mine.empty:
+            continue
+        subject = mine[(mine.role == "whole subject") & (mine.layer == 0)]["mean"].iloc[0]
+        last = mine.layer.max()
+        masks = mine[(mine.role == "masked answer") & (mine.layer == last)]["mean"].iloc[0]
+        revealed = mine[mine.role == "revealed answer"]["mean"].max()
+        sentences.append(
+            f"Asked in reverse for {asked}, restoring the subject at the first layer brings back {subject:.2f} of the "
+            f"answer's probability, each still masked answer token at the last layer {masks:.2f}, and an already "
+            f"revealed one at most {max(revealed, 0):.3f} at any layer."
+        )
+    return " ".join(sentences)
+
+
+def symmetry(table):
+    """Which comparisons of forward and reverse memories survive correction, where MLPs peak."""
+    peak = table[(table.layer == "peak") & (table.statistic == "debiased_cka") & table.p_adjusted.notna()]
+    lines = []
+    for (model, stage), rows in peak.groupby(["model", "stage"], sort=False):
+        found = rows[rows.p_adjusted < 0.05]
+        named = "; ".join(f"{row.comparison} {row.value:.2f}" for row in found.itertuples()) or "none"
+        label = f"{model} before fine-tuning" if stage == "base" else model
+        lines.append(f"- {label}: {len(found)} of {len(rows)} ({named})")
+    return "\n".join(lines)
+
+
+def edits(table):
+    """What a rank-one edit does forward and in reverse."""
+    rows = table[(table.statistic == "preferred") & (table.when == "after")]
+    lines = [
+        "| model, trained | edited question | paraphrases | neighbours kept | reverse, new object |",
+        "|---|---|---|---|---|",
+    ]
+    for (model, group), mine in rows.groupby(["model", "group"], sort=False):
+        shares = mine.set_index("measure").value
+        measures = ("efficacy", "paraphrase", "specificity", "reverse_new")
+        cells = [f"{100 * shares[name]:.0f}" if name in shares else "–" for name in measures]
+        trained = {"both": "both ways", "p2d": "person → description"}.get(group, group)
+        lines.append(f"| {model}, {trained} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def findings():
+    """The block between the marks."""
+    read = {name: pd.read_csv(TABLES / f"{name}.csv", low_memory=False) for name in ("step_scaling", "causal_trace")}
+    read |= {name: pd.read_csv(TABLES / f"{name}.csv") for name in ("symmetry", "edits")}
+    return f"""{OPEN}
+## What it finds
+
+The default study: {read["step_scaling"].n.iloc[0]} prompts a column, percent answered exactly, 95% interval over facts.
+
+{recall(read["step_scaling"])}
+
+**Pathways.** {pathways(read["causal_trace"])}
+
+**Symmetry.** Comparisons of forward and reverse keys and values that differ from chance (debiased CKA, Holm-corrected
+permutation test), at the layers where MLPs matter most:
+
+{symmetry(read["symmetry"])}
+
+**Edits.** After ROME's rank-one edit the new answer is preferred, or the neighbour's kept, in percent:
+
+{edits(read["edits"])}
+
+These are tiny networks and generated people; `make readme` writes this section from the tables in `results/default`.
+{CLOSE}"""
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text(encoding="utf-8").split(OPEN)
+    readme.write_text(before + findings() + rest.split(CLOSE)[1], encoding="utf-8")
