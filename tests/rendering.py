@@ -43,7 +43,9 @@ ROLES = [
 ]
 
 
-def make(folder, *, diffusion=0.9, autoregressive=0.0, answered=True, models=("mdm", "ar"), names=HOSTILE):
+def make(
+    folder, *, diffusion=0.9, autoregressive=0.0, answered=True, models=("mdm", "ar"), names=HOSTILE, source="generated"
+):
     """Write a study to `folder` and return what the rules of the paper would be given.
 
     `diffusion` and `autoregressive` are the shares recalled in reverse. If not `answered`, nothing is right, and so
@@ -53,6 +55,7 @@ def make(folder, *, diffusion=0.9, autoregressive=0.0, answered=True, models=("m
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
     config |= {"study": "made-up", "paper": PAPER, "seeds": [1]}
     config["models"] = {name: config["models"][name] for name in models}
+    config["data"]["source"] = source
     config["sampling"] = config["sampling"] | {"steps": STEPS}
     families = {name: model["family"] for name, model in config["models"].items()}
     shares = {"diffusion": diffusion, "autoregressive": autoregressive}

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -98,6 +99,14 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(estimate, below, above):
     assert (found["verdict"] == "less") == (estimate + above < 0)
 
 
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1)), min_size=1))
+def test_over_seeds_a_verdict_holds_for_each_of_them(seeds):
+    columns = pd.DataFrame([(mean, mean - below, mean + above) for mean, below, above in seeds])
+    found = findings.judged(findings.over_seeds(columns[0], columns[1], columns[2]))
+    alone = {findings.verdict(low, high) for _, low, high in columns.itertuples(index=False)}
+    assert found["verdict"] == "unclear" or alone == {found["verdict"]}
+
+
 def test_an_unknown_interval_allows_no_verdict():
     assert findings.verdict(np.nan, 1) == findings.verdict(1, np.nan) == "unclear"
 
@@ -111,6 +120,7 @@ def test_an_unknown_interval_allows_no_verdict():
         ({"answered": False}, "can not be told apart"),
         ({"models": ["mdm"]}, "There is no model of the other family"),
         ({"models": ["ar"]}, "There is no model of the other family"),
+        ({"source": "published"}, "recalls clearly more than the autoregressive model"),
     ],
 )
 def test_the_sentences_follow_the_numbers(tmp_path, options, says):
@@ -237,6 +247,21 @@ def test_both_conventions_have_the_same_numbers_for_each_test_file(html):
         return dict(zip(files, zip(*rows, strict=True), strict=True))
 
     assert columns("recall") == columns("recall-by-question") and len(columns("recall")) == 4
+
+
+def test_published_values_stand_beside_ours_where_the_data_are_the_published_ones(tmp_path):
+    given = make(tmp_path, source="published")
+    given.evidence.published = str(tmp_path / "published.csv")
+    (tmp_path / "published.csv").write_text("steps,d2p_same,d2p_reverse,p2d_same,p2d_reverse\n4,91.3,0,2.5,40.25\n")
+    text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
+    table = text.split('id="table-recall"')[1].split("</table>")[0]
+    rows = re.findall(r"<tr><th scope=\"row\">(.*?)</th>(.*?)</tr>", table)
+    beside = {name: re.findall("<td>(.*?)</td>", cells)[1::2] for name, cells in rows}
+    assert beside == {
+        "MDM, 1": ["–"] * 4,
+        "MDM, 4": ["91.3", "0.0", "2.5", "40.2"],
+        "AR, token by token": ["–"] * 4,
+    }
 
 
 def test_larger_runs_stand_beside_the_published_values(tmp_path):
