@@ -158,15 +158,18 @@ def trace_table(seeds=(1,), layers=2):
     return pd.DataFrame(records, columns=[*columns, "mean", "ci_low", "ci_high"])
 
 
-def memory(table, names=("mdm", "ar", "mdm before fine-tuning"), layers=(0, 2)):
+def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "base")):
     """A table of `symmetry` for made-up keys and values of ten facts."""
     parts = []
-    for name in names:
-        for layer in layers:
-            rng = np.random.default_rng(layer)
-            shapes = {"key": (10, 6), "value": (10, 5), "down": (5, 6)}
-            arrays = {f"{k}_{way}": rng.random(shape) for k, shape in shapes.items() for way in ("forward", "reverse")}
-            parts.append(table(arrays, rng).assign(model=name, seed=1, layer=layer))
+    for name in models:
+        for stage in stages:
+            for number, layer in enumerate(layers):
+                rng = np.random.default_rng(number)
+                shapes = {"key": (10, 6), "value": (10, 5), "down": (5, 6)}
+                sides = ("forward", "reverse")
+                arrays = {f"{kind}_{side}": rng.random(shape) for kind, shape in shapes.items() for side in sides}
+                about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
+                parts.append(table(arrays, rng).assign(**about))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -180,23 +183,35 @@ def retrieved(**how):
 
 
 def spectra(**how):
-    return memory(lambda arrays, rng: symmetry.spectra(arrays), **{"layers": (1,), **how})
+    return memory(lambda arrays, rng: symmetry.spectra(arrays), **how)
 
 
 def planes(**how):
-    return memory(lambda arrays, rng: symmetry.pca_pairs(arrays), **{"layers": (1,), **how})
+    return memory(lambda arrays, rng: symmetry.pca_pairs(arrays), **how)
 
 
 def edited(models=MODELS):
-    measures = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
     records = [
-        (model, 1, measure, statistic, when, value, value - 0.1, value + 0.1)
+        (model, 1, group, measure, statistic, when, value, value - 0.1, value + 0.1)
         for model in models
-        for measure in measures
+        for group in ("both", "p2d")
+        for measure in ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
         for statistic in ("preferred", "exact", "probability")
         for when, value in (("before", 0.2), ("after", 0.8))
     ]
-    columns = ["model", "seed", "measure", "statistic", "when", "value", "ci_low", "ci_high"]
+    columns = ["model", "seed", "group", "measure", "statistic", "when", "value", "ci_low", "ci_high"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def ablated():
+    factors = {"steps": (1, 16, 2), "order": ("confidence", "random"), "block": ("none", 4, 8), "<x>$": ("a" * 40,)}
+    records = [
+        ("mdm", 1, factor, str(value), number == 0, split, 0.5, 0.4, 0.6)
+        for factor, values in factors.items()
+        for number, value in enumerate(values)
+        for split in RECALL
+    ]
+    columns = ["model", "seed", "factor", "value", "configured", "split", "accuracy", "ci_low", "ci_high"]
     return pd.DataFrame(records, columns=columns)
 
 
@@ -233,8 +248,9 @@ DRAWN = {
     "symmetry_pca": lambda pair: figures.symmetry_pca(planes(), models=MODELS),
     "symmetry_spectra": lambda pair: figures.symmetry_spectra(spectra(), models=MODELS),
     "symmetry_layers": lambda pair: figures.symmetry_layers(compared(), models=MODELS),
-    "symmetry_retrieval": lambda pair: figures.symmetry_retrieval(retrieved(layers=(1,)), models=MODELS),
+    "symmetry_retrieval": lambda pair: figures.symmetry_retrieval(retrieved(), models=MODELS),
     "edits": lambda pair: figures.edits(edited(), models=MODELS),
+    "ablations": lambda pair: figures.ablations(ablated(), models=MODELS),
 }
 NAMING = ("reversal_curse", "canvas", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
 EDGES = {
@@ -275,14 +291,19 @@ EDGES = {
     ),
     "courses over forty layers": lambda: figures.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
     "no planes": lambda: figures.symmetry_pca(planes().head(0), models=MODELS),
-    "one model's plane": lambda: figures.symmetry_pca(planes(names=("mdm",)), models=MODELS),
+    "one model's plane": lambda: figures.symmetry_pca(planes(models=["mdm"]), models=MODELS),
     "no spectra": lambda: figures.symmetry_spectra(spectra().head(0), models=MODELS),
-    "spectra of four models": lambda: figures.symmetry_spectra(spectra(names=tuple(TWO)), models=TWO),
-    "nine layers": lambda: figures.symmetry_layers(compared(names=("mdm",), layers=range(9)), models=MODELS),
+    "spectra where nothing was traced": lambda: figures.symmetry_spectra(
+        spectra(models=["mdm"], layers=("0", "1")), models=MODELS
+    ),
+    "ten layers of one base": lambda: figures.symmetry_layers(
+        compared(models=["mdm"], layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
+    ),
     "no comparisons": lambda: figures.symmetry_layers(compared().head(0), models=MODELS),
     "nothing retrieved": lambda: figures.symmetry_retrieval(retrieved().head(0), models=MODELS),
     "edits of one model": lambda: figures.edits(edited(["ar"]), models=MODELS),
     "edits unknown": lambda: figures.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
+    "no ablations": lambda: figures.ablations(ablated().head(0), models=MODELS),
     "no edits": lambda: figures.edits(edited().head(0), models=MODELS),
     "no courses": lambda: figures.trace_steps(trace_table().head(0), models=MODELS),
 }

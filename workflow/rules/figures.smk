@@ -243,3 +243,14 @@ use rule figure_symmetry_layers as figure_edits with:
         **picture("edits", category="Edits", figure="Rank-one edits"),
     log:
         "<results>/logs/figures/edits.log",
+
+
+use rule figure_symmetry_layers as figure_ablations with:
+    input:
+        table="<results>/tables/ablations.csv",
+        words="paper/alt.yaml",
+        code=library(*DRAWING, "figures/ablation"),
+    output:
+        **picture("ablations", category="Recall", figure="Choices of the sampler"),
+    log:
+        "<results>/logs/figures/ablations.log",

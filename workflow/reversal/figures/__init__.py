@@ -1,5 +1,6 @@
 """Figures, drawn from tables and arrays already on disk; nothing here loads a network."""
 
+from .ablation import ablations
 from .curse import reversal_curse
 from .data import dataset
 from .denoising import canvas, denoising_step, timeline
@@ -11,6 +12,7 @@ from .tracing import trace_average, trace_facts, trace_steps
 
 __all__ = [
     "Drawing",
+    "ablations",
     "canvas",
     "dataset",
     "denoising_step",

@@ -2,60 +2,61 @@
 
 import numpy as np
 
-from .style import (
-    INK,
-    PALE,
-    Drawing,
-    blank,
-    looks,
-    nothing,
-    offsets,
-    percent,
-    styled,
-)
+from .style import INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
 
 MEASURES = {
-    "efficacy": "edited\nquestion",
-    "paraphrase": "other\ntemplates",
-    "specificity": "neighbours\nunchanged",
-    "reverse_new": "reverse:\nnew object",
-    "reverse_old": "reverse:\nold object",
+    "efficacy": "edited question",
+    "paraphrase": "other templates",
+    "specificity": "neighbours unchanged",
+    "reverse_new": "reverse: new object",
+    "reverse_old": "reverse: old object",
 }
-OUTCOMES = {"preferred": "wanted answer more probable, % of edits", "exact": "wanted answer given, % of edits"}
+OUTCOMES = {"preferred": "wanted answer more probable, %", "exact": "wanted answer given, %"}
+GROUPS = {"both": "trained in both directions", "p2d": "trained person → description"}
 
 
 @styled
 def edits(table, *, models):
-    """What rank-one edits do: bars after, a tick before, each with its interval; a panel for each way to count."""
+    """What rank-one edits do: bars after, a tick before, with intervals; a row a way to count, a column a group."""
     table = table[table.seed == table.seed.min()]
     names = [name for name in models if name in set(table.model)]
+    groups = list(dict.fromkeys(table.group))
     measures = [measure for measure in MEASURES if measure in set(table.measure)]
     if not names or not measures:
         return nothing("No fact was edited.")
-    styles = looks(models)
-    figure = blank(330)
-    panels = figure.subplots(len(OUTCOMES), 1, sharex=True, squeeze=False)[:, 0]
+    figure = blank(len(OUTCOMES) * (13 * len(measures) * len(names) + 50) + 30)
+    grid = figure.subplots(len(OUTCOMES), len(groups), sharex=True, sharey=True, squeeze=False)
+    handles, said = {}, []
     width = 0.8 / len(names)
-    handles, said = {}, {}
-    for axes, (statistic, title) in zip(panels, OUTCOMES.items(), strict=True):
-        for name, shift in zip(names, offsets(len(names), width), strict=True):
-            look = styles[name]
-            rows = table[(table.model == name) & (table.statistic == statistic)].set_index("measure")
-            before, after = (rows[rows.when == when].reindex(measures) for when in ("before", "after"))
-            x = np.arange(len(measures)) + shift
-            handles["before the edit"] = axes.hlines(
-                100 * before.value, x - 0.45 * width, x + 0.45 * width, color=INK, linewidth=1.6, zorder=3
-            )
-            how = {"color": look.color, "alpha": 0.75, "edgecolor": "white", "linewidth": 0}
-            hatch = "" if look.line == "-" else "///"
-            handles[f"{look.label}, after"] = axes.bar(x, 100 * after.value, 0.9 * width, hatch=hatch, **how)
-            axes.vlines(x, 100 * after.ci_low, 100 * after.ci_high, color=INK, linewidth=1.1)
-            shares = zip(measures, after.value, strict=True)
-            said[look.label] = ", ".join(f"{MEASURES[m].replace(chr(10), ' ')} {percent(v)}" for m, v in shares)
-        axes.set_title(title)
-        axes.set_ylim(0, 104)
-        axes.grid(axis="y", color=PALE)
-        axes.set_axisbelow(True)
-    panels[-1].set_xticks(range(len(measures)), [MEASURES[measure] for measure in measures])
+    for axes_row, (statistic, title) in zip(grid, OUTCOMES.items(), strict=True):
+        for axes, group in zip(axes_row, groups, strict=True):
+            for name, shift in zip(names, offsets(len(names), width), strict=True):
+                rows = table[(table.model == name) & (table.statistic == statistic) & (table.group == group)]
+                after = _bars(axes, rows.set_index("measure"), measures, shift, width, looks(models)[name], handles)
+                if statistic == "exact":
+                    shares = zip(measures, after, strict=True)
+                    told = ", ".join(f"{MEASURES[measure]} {percent(share)}" for measure, share in shares)
+                    said.append(f"{looks(models)[name].label}, {GROUPS.get(group, group)}: {told}")
+            axes.set_xlabel(title)
+            axes.tick_params(axis="x", labelbottom=True)
+            axes.grid(axis="x", color=PALE)
+            axes.set_axisbelow(True)
+        axes_row[0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
+    grid[0, 0].set(xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
+    for axes, group in zip(grid[0], groups, strict=True):
+        axes.set_title(GROUPS.get(group, group))
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
-    return Drawing(figure, {"models": "; ".join(f"{label}: {text}" for label, text in said.items())})
+    return Drawing(figure, {"models": "; ".join(said)})
+
+
+def _bars(axes, rows, measures, shift, width, look, handles):
+    """Bars of one model `shift` off the measures' places; the shares after the edit."""
+    before, after = (rows[rows.when == when].reindex(measures) for when in ("before", "after"))
+    y = np.arange(len(measures)) + shift
+    how = {"color": look.color, "alpha": 0.75, "edgecolor": "white", "linewidth": 0}
+    hatch = "" if look.line == "-" else "///"
+    handles[f"{look.label}, after the edit"] = axes.barh(y, 100 * after.value, 0.9 * width, hatch=hatch, **how)
+    axes.hlines(y, 100 * after.ci_low, 100 * after.ci_high, color=INK, linewidth=1.1)
+    ends = (y - 0.45 * width, y + 0.45 * width)
+    handles["before it"] = axes.vlines(100 * before.value, *ends, color=INK, linewidth=1.8, zorder=3)
+    return after.value

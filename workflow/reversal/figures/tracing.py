@@ -168,17 +168,17 @@ def _step_title(trace, s, corruption, score):
     marks = [name for name in ("t1", "t2") if about[name] == step]
     when = f"step {step + 1}" + (f" ({' = '.join(marks)})" if marks else "")
     clean, broken = (trace.arrays[f"{score}.{run}"][s] for run in ("clean", f"{corruption}.corrupted"))
-    return f"{when}: {clean:.2f}, corrupted {broken:.2f}"
+    return f"{when}: p {clean:.2f}, corrupted {broken:.2f}"
 
 
 def _limits(*arrays):
-    """One colour scale for all `arrays`: from 0 to the largest; around 0 where losses are not small beside gains."""
+    """One colour scale for all `arrays`: from 0 or less to the largest; around 0 where losses are large too."""
     known = np.concatenate([array[np.isfinite(array)].ravel() for array in map(np.asarray, arrays)])
     if not len(known):
         return 0.0, 1.0
     low, high = min(0.0, known.min()), max(known.max(), 1e-6)
     size = max(-low, high)
-    return (-size, size) if low < -0.25 * high else (low, high)
+    return (-size, size) if low < -0.5 * high else (low, high)
 
 
 def _heat(axes, values, low, high):
@@ -186,7 +186,7 @@ def _heat(axes, values, low, high):
     signed = low == -high
     axes.set_facecolor("#c8c8c8" if signed else PALE)
     image = axes.imshow(values, cmap=SIGNED if signed else HEAT, vmin=low, vmax=high, aspect="auto")
-    for row, layer in zip(*np.nonzero(values < 0.2 * low), strict=True) if signed else ():
+    for row, layer in np.argwhere(values < 0.2 * low) if low < -0.1 * high else ():
         # A loss, where there is no colour to see.
         axes.text(layer, row, "−", ha="center", va="center", color=ink_on(image.to_rgba(values[row, layer])))
     axes.xaxis.set_major_locator(MaxNLocator(min(values.shape[1], 6), integer=True, steps=[1, 2, 5, 10]))
