@@ -1,5 +1,6 @@
 """Figures made of text: boxes and lines of type, laid out from the top in points."""
 
+import re
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -38,7 +39,9 @@ class Sheet:
     def text(self, x, y, text, *, size=NORMAL, mono=False, **options):
         """Text whose baseline is at `y`."""
         family = {"family": "monospace"} if mono else {}
-        return self.axes.text(x, y, plain(text), fontsize=size, va="baseline", **family, **options)
+        # SVG drops spaces at the ends and makes one of several; not those that do not break.
+        kept = re.sub(" (?= )|^ | $", "\u00a0", plain(text))
+        return self.axes.text(x, y, kept, fontsize=size, va="baseline", **family, **options)
 
     def heading(self, text, note="", x=MARGIN, **options):
         """A line in bold with a fainter note after it."""
