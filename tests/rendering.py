@@ -247,7 +247,7 @@ def _tables(folder, families, reverse, answered):
             for stage, entropy in (("pretrained", 3.0), ("fine-tuned", 1.0))
         ],
         "traced_facts": [
-            {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "n": 3}
+            {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "n": 9}
             | {"outcome": "traced" if answered else "not answered"}
             for name, split in itertools.product(families, evidence.RECALL_SPLITS)
         ],
@@ -305,7 +305,7 @@ def _differences(families, reverse):
 def _effects(families):
     rows = []
     for name, split, stage in itertools.product(families, evidence.RECALL_SPLITS, ("first", "last", "all")):
-        about = {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "score": "probability", "n": 3}
+        about = {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "score": "probability", "n": 9}
         for kind, mean in (("clean", 0.9), ("corrupted", 0.2), ("total", 0.7 if stage == "first" else 0.3)):
             rows.append(about | {"kind": kind, "stage": stage, "role": "all", "mean": mean} | _around(mean))
         cells = itertools.product(

@@ -6,6 +6,7 @@ from workflow.reversal import reporting
 from workflow.reversal.render import write
 
 with reporting.job(snakemake):
+    root = Path(write.__file__).parents[3]
     given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
     match snakemake.rule:
         case "numbers":
@@ -13,6 +14,6 @@ with reporting.job(snakemake):
         case "explorer":
             write.explorer_file(given, output[0], **params)
         case "post":
-            write.post_files(given, output, root=Path(snakemake.scriptdir).parents[1], **params)
+            write.post_files(given, output, root=root, **params)
         case "page":
-            write.page_file(given, output[0], root=Path(snakemake.scriptdir).parents[1], **params)
+            write.page_file(given, output[0], root=root, **params)

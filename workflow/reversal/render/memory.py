@@ -19,6 +19,7 @@ PAIRS = {
     "questions": ("p2d_same", "d2p_same"),
 }
 SIGNIFICANT = 0.05
+FEWEST_FACTS = 5  # below this, averages over facts are not compared in words
 PEAK = "peak"  # in the tables of symmetry, in place of a layer
 BASE = "base"  # the stage before fine-tuning
 # The post's question: is a concept the same as a key and as a value?
@@ -202,11 +203,16 @@ def _severed(rows):
 def _alike(rows, column, pair):
     """Correlation of two sets of effects of MLPs and attention over roles, layers and what else tells them apart."""
     rows = rows[(rows.stage == "all") & rows.kind.isin(("mlp", "attn")) & rows[column].isin(pair)]
-    keys = ["kind", "role", "layer", "split"]
-    keys = [key for key in keys if key != column]
+    keys = [key for key in ("kind", "role", "layer", "split") if key != column]
     cells = rows.groupby([*keys, column])["mean"].mean().unstack(column)
     cells = cells[list(pair)].dropna() if set(pair) <= set(cells) else pd.DataFrame()
-    return {"correlation": cells[pair[0]].corr(cells[pair[1]]) if len(cells) > 2 else math.nan, "cells": len(cells)}
+    facts = int(rows.groupby([column, "seed", "split"]).n.max().min()) if len(cells) else 0
+    enough = len(cells) > 2 and facts >= FEWEST_FACTS
+    return {
+        "correlation": cells[pair[0]].corr(cells[pair[1]]) if len(cells) > 2 else math.nan,
+        "facts": facts,
+        "enough": enough,
+    }
 
 
 def keyvalue(evidence):
