@@ -226,10 +226,11 @@ def test_every_link_within_the_page_leads_somewhere(html):
 
 def test_figures_tables_and_formulas_are_whole(html):
     page = Reader(html)
-    blocks = re.findall(r'<figure id=.*?</figure>|<div class="table-block".*?</table>.*?</div>\s*<p.*?</p>', html, re.S)
-    assert len(blocks) == len(page.all("figure")) + len(page.all("table"))
+    blocks = re.findall(r"<figure .*?</figure>", html, re.S)
+    assert len(blocks) == len(page.all("img")) + len(page.all("table"))
     for block in blocks:
         assert re.search(r'class="made">rule \w+ \(workflow/scripts/\w+\.py\) · study made-up · ', block)
+        assert re.search(r"<figcaption><strong>(Figure|Table) [1-9]\d*\.</strong> \S", block)
     assert all(image["alt"] for image in page.all("img"))
     assert len(page.all("math")) > 20 and not re.search(r"<m[ion]>[^<]*\\", html) and "$$" not in html
 

@@ -16,7 +16,7 @@ from . import bibliography, markdown, tables, wording
 
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
-table caption { caption-side: top; text-align: left; margin-bottom: 0.5rem; color: var(--global-text-color); }
+.table-block figcaption { margin-bottom: 0.5rem; }
 table th, table td { border-bottom: 1px solid var(--global-divider-color); padding: 0.35rem 0.5rem; text-align: left; }
 table td { font-variant-numeric: tabular-nums; }
 .table-scroll { overflow-x: auto; }
@@ -137,12 +137,13 @@ class Writer:
             raise UserError(f"table {name} is used twice")
         self.labels.tables.append(name)
         table = tables.TABLES[name](self.material.numbers)
-        caption = f"<strong>Table {self._number('table', name)}.</strong> {self._caption(caller)}"
+        # The caption is not the table's own: it should not scroll with it.
         return self._block(
-            f'<div class="table-block" id="table-{markdown.slug(name)}">',
-            f'<div class="table-scroll" tabindex="0">\n{tables.html(table, caption)}\n</div>',
+            f'<figure class="table-block" id="table-{markdown.slug(name)}">',
+            f"<figcaption><strong>Table {self._number('table', name)}.</strong> {self._caption(caller)}</figcaption>",
+            f'<div class="table-scroll" tabindex="0">\n{tables.html(table)}\n</div>',
             self._made(*table.sources),
-            "</div>",
+            "</figure>",
         )
 
     def produced(self, name):

@@ -34,9 +34,9 @@ class Table(NamedTuple):
     sources: tuple  # files it is made from, as the provenance names them
 
 
-def html(table, caption):
+def html(table):
     """A table as HTML without blank lines, which would end a block of HTML within Markdown."""
-    lines = ["<table>", f"<caption>{caption}</caption>", "<thead>"]
+    lines = ['<table class="wide">' if len(table.body[0]) > 3 else "<table>", "<thead>"]
     for row in table.head:
         cells = (
             f'<th scope="col"{_span("colspan", cell.columns)}{_span("rowspan", cell.rows)}>'
@@ -210,7 +210,8 @@ def _phrase(numbers, split):
 def _peak(found):
     if found is None:
         return "–"
-    return wording.text(f"{found['role']}, layer {found['layer']}: ") + wording.estimate(found, 3)
+    place = wording.text(f"{found['role']}, layer {found['layer']}")
+    return _estimate(found, 3) + Markup("<br><small>") + place + Markup("</small>")
 
 
 def symmetry(numbers):
