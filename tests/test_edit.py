@@ -33,7 +33,7 @@ def networks(words):
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=len(words), bos_token_id=0, eos_token_id=0, **sizes)).eval()
     torch.nn.init.normal_(model.down_projection(model.layers(gpt2)[LAYER]).bias)
     return {
-        "mdm": remembering.network(words, causal=False, steps=60),
+        "mdm": remembering.network(words, causal=False, steps=80),
         "ar": remembering.network(words, causal=True, steps=40),
         "gpt2": gpt2,
     }

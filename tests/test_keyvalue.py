@@ -37,7 +37,7 @@ def networks(words):
     return {
         "mdm": remembering.network(words, causal=False),
         "ar": remembering.network(words, causal=True),
-        "trained mdm": remembering.network(words, causal=False, steps=60),
+        "trained mdm": remembering.network(words, causal=False, steps=80),
         "trained ar": remembering.network(words, causal=True, steps=40),
         "gpt2": GPT2LMHeadModel(shape).eval(),
     }
@@ -92,7 +92,7 @@ def test_a_network_that_knows_the_answer_keeps_its_own_value(name, networks, wor
 
 @pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
 def test_the_essence_moves_less_with_the_kl_term_than_without(name, networks, words, wrong):
-    free, held = (extract(networks[name], words, wrong, kl_weight=weight).outcomes for weight in (0.0, 1.0))
+    free, held = (extract(networks[name], words, wrong, kl_weight=weight).outcomes for weight in (0.0, 100.0))
     assert held.kl.mean() < 0.7 * free.kl.mean()
 
 
@@ -211,6 +211,13 @@ def test_convergence_is_the_stated_rule(networks, words, wrong):
     assert set(outcomes.converged) == {True, False}
 
 
+def test_a_search_without_slope_ends_at_once(networks, words, wrong):
+    """What the last MLP says at the subject reaches no other position."""
+    found = extract(networks["trained mdm"], words, wrong, layers=[2])
+    assert torch.equal(found.value, found.original)
+    assert (found.outcomes.steps == 0).all()
+
+
 # Nothing is left behind
 
 
@@ -285,18 +292,27 @@ def test_a_key_gives_the_value_it_had_where_question_and_prefix_are_bare(network
         assert torch.allclose(said, found.original, atol=1e-4)
 
 
-def test_a_diffusion_question_masks_all_after_the_prompt(networks, words, one_each):
+def test_a_diffusion_question_masks_the_answer_and_nothing_else(networks, words, one_each):
     net = networks["mdm"]
     example = text.encode(words, one_each[0])
     sequence = keyvalue.question(net, words, one_each[0], canvas=CANVAS)
-    assert len(sequence.ids) == CANVAS
-    assert sequence.ids == example.ids[: example.prompt] + [model.mask_id(net)] * (CANVAS - example.prompt)
-    assert sequence.answer == {place: example.ids[place] for place in range(*example.answer)}
+    first, end = example.answer
+    row = example.ids + [words.eos_token_id] * (CANVAS - len(example.ids))
+    assert sequence.ids == row[:first] + [model.mask_id(net)] * (end - first) + row[end:]
+    assert sequence.answer == {place: example.ids[place] for place in range(first, end)}
 
 
-def test_a_prefix_lengthens_the_canvas_and_leaves_the_masks(networks, words, one_each):
+def test_an_autoregressive_question_ends_before_the_answer_does(networks, words, one_each):
+    example = text.encode(words, one_each[0])
+    sequence = keyvalue.question(networks["ar"], words, one_each[0])
+    assert sequence.ids == example.ids[: example.answer[1] - 1]
+    assert sequence.answer == {place - 1: example.ids[place] for place in range(*example.answer)}
+
+
+def test_a_prefix_lengthens_the_canvas_and_changes_nothing_else(networks, words, one_each):
     net, mask = networks["mdm"], model.mask_id(networks["mdm"])
     bare, prefixed = (keyvalue.question(net, words, one_each[0], prefix, canvas=CANVAS) for prefix in PREFIXES[:2])
+    assert prefixed.ids[-CANVAS + 1 :] == bare.ids[1:]
     assert prefixed.ids.count(mask) == bare.ids.count(mask)
     assert len(prefixed.ids) > CANVAS
     assert words.decode([prefixed.ids[prefixed.place]]) == words.decode([bare.ids[bare.place]])
@@ -330,6 +346,25 @@ def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, networks, words)
     assert all(part and text.EOS not in part for part in texts[1:])
     people = words("People")["input_ids"]
     assert all(part.startswith("People") for part in sample(0, starts=people)[1:])
+    with pytest.raises(UserError, match="only 2 texts"):
+        sample(0, starts=people, lengths=(1,))
+
+
+def test_only_a_row_that_ends_with_its_answer_is_closed(one_each):
+    bare = dataclasses.replace(one_each[0], completion=" a red baker")
+    assert keyvalue.close(bare) == one_each[0]
+    assert keyvalue.close(one_each[0]) == one_each[0]
+
+
+def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words):
+    rows = remembering.rows()
+    net = networks["ar"]
+    best = keyvalue.best_template(net, words, rows)
+    mean = [
+        keyvalue.score_answers(net, [keyvalue.question(net, words, row) for row in rows if row.template == t])[0].mean()
+        for t in range(3)
+    ]
+    assert mean[best] == max(mean)
 
 
 # What goes to disk and on to the comparison

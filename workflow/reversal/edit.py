@@ -115,7 +115,8 @@ def second_moments(net, rows, *, layers, canvas=None, generator=None, batch_size
 
 
 def _noised(net, rows, canvas, generator):
-    ids = torch.tensor([row + [net.config.eos_token_id] * (canvas - len(row)) for row in rows])
+    width = max(canvas, *map(len, rows))
+    ids = torch.tensor([row + [net.config.eos_token_id] * (width - len(row)) for row in rows])
     t = objective.stratified_times(len(ids), generator=generator)
     return objective.corrupt(ids, t, model.mask_id(net), generator=generator)[0].tolist()
 

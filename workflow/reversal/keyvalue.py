@@ -36,6 +36,7 @@ from .files import atomic
 
 ESSENCE = " is a"  # with the subject before it: a sentence that a value should leave as it was
 KEY_CONTEXTS = ("subject", "question")
+PATIENCE = 20  # samples of a prefix for each that is wanted
 ROWS = {"cpu": 64, "cuda": 256}  # sequences at a time
 
 
@@ -83,7 +84,7 @@ def extract(
 
     Rows with one `fact` share a key and a value; one row a fact is ROME's case. `canvas` is the length of a diffusion
     network's canvas, `prefixes` are texts as from `sample_prefixes`, and |z − z₀| stays within `clamp` · |z₀|.
-    A fact is done when its loss falls below `stop`, all are after `steps` updates, and each keeps its best z.
+    A fact is done when its loss is below `stop` or has no slope, all are after `steps` updates. Each keeps its best z.
 
     `outcomes` has for each fact the loss at v* and its parts without their weights: nll, kl, and change for the ratio
     that decay weighs; p_before and p_after, the probability of the answer without a prefix (mean over the fact's rows),
@@ -199,23 +200,25 @@ def read(path):
 
 @torch.no_grad()
 def sample_prefixes(net, tokenizer, *, count, lengths, generator, starts=(), canvas=None):
-    """`count` texts to put before a question: the empty one, and texts of `lengths` tokens that the network samples.
+    """`count` distinct texts to put before a question: the empty one, and texts that the network samples.
 
-    The first token is drawn from `starts` (ids); without them an autoregressive network goes on from the end token, and
-    a diffusion network samples the first token too. It unmasks the first tokens of its canvas in random order. Lengths
-    are taken in turn; no text holds an end token. Networks that were trained on single sentences bear only a word or
-    two before a question, and no full stop.
+    They have `lengths` tokens, taken in turn. The first is drawn from `starts` (ids); without them an autoregressive
+    network goes on from the end token, and a diffusion network samples the first token too. It unmasks the beginning of
+    its canvas in random order. A network that was trained on single sentences bears only a word or two before a
+    question: look at nll before and after.
     """
     texts = [""]
-    for i in range(count - 1):
+    for i in range(PATIENCE * count):
         length = lengths[i % len(lengths)]
         first = [starts[torch.randint(len(starts), (), generator=generator)]] if len(starts) else []
         if model.is_diffusion(net):
             ids = _unmask(net, first, length, canvas, generator)
         else:
             ids = _continue(net, first, length, generator)
-        texts.append(tokenizer.decode(ids).strip())
-    return texts
+        texts = list(dict.fromkeys([*texts, tokenizer.decode(ids).strip()]))
+        if len(texts) >= count:
+            return texts[:count]
+    raise UserError(f"prefixes: {PATIENCE * count} samples of {list(lengths)} tokens gave only {len(texts)} texts")
 
 
 def _continue(net, first, length, generator):
@@ -413,7 +416,7 @@ def find_values(
             torch.where(better[:, None], found.value, best.value),
             *(torch.where(better, new, old) for new, old in zip(found[1:], best[1:], strict=True)),
         )
-        searching &= loss >= stop
+        searching &= (loss >= stop) & gradient.any(1)
         if progress and step:
             progress.advance(searching=int(searching.sum()), nll=f"{best.parts[0].mean():.3f}")
         if step == steps or not searching.any():
