@@ -280,8 +280,12 @@ def test_larger_runs_stand_beside_the_published_values(tmp_path):
 
 
 def test_every_number_names_a_source(made):
-    for name, leaf in json.loads(made.numbers.read_text()).items():
+    numbers = json.loads(made.numbers.read_text())
+    folder = made.numbers.parents[1]
+    for name, leaf in numbers.items():
         assert leaf.keys() == {"value", "source"} and leaf["source"], name
+    used = {file for leaf in numbers.values() for file in leaf["source"]} - {"config.yaml", "paper/reference"}
+    assert all((folder / file).exists() or (ROOT / file).exists() for file in used)
 
 
 def test_the_same_results_give_the_same_bytes(made, tmp_path, monkeypatch):

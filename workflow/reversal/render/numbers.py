@@ -17,12 +17,20 @@ from .findings import finding, judged, over_seeds
 
 
 def compute(evidence):
-    """{dotted name: {"value", "source"}}, sorted as the sections are."""
+    """{dotted name: {"value", "source"}}, sorted as the sections are; a source is the files a number comes from."""
     found = {}
-    for name, (section, sources) in SECTIONS.items():
-        for key, value in _leaves(section(evidence)):
-            found[f"{name}.{key}"] = {"value": value, "source": list(sources)}
+    for section, make in SECTIONS.items():
+        for key, value in _leaves(make(evidence)):
+            name = f"{section}.{key}"
+            found[name] = {"value": value, "source": source(name)}
     return found
+
+
+def source(name):
+    """The files that a number comes from: those of the longest prefix of its name that SOURCES knows."""
+    while name not in SOURCES:
+        name = name.rpartition(".")[0]
+    return SOURCES[name]
 
 
 def nested(numbers):
@@ -264,16 +272,43 @@ def published(evidence):
 
 
 SECTIONS = {
-    "study": (study, ("config.yaml", "data/facts.jsonl", "data/train.jsonl")),
-    "networks": (networks, ("models",)),
-    "sampling": (sampling, ("config.yaml",)),
-    "training": (training, ("models",)),
-    "recall": (recall, ("tables/step_scaling.csv", "tables/recall_differences.csv", "completions")),
-    "likelihood": (likelihood, ("tables/likelihood.csv",)),
-    "probe": (probe, ("tables/probe.csv",)),
-    "tracing": (memory.tracing, ("tables/causal_trace.csv", "tables/traced_facts.csv")),
-    "keyvalue": (memory.keyvalue, ("tables/keyvalue.csv",)),
-    "symmetry": (memory.symmetry, ("tables/symmetry.csv", "tables/symmetry_spectra.csv")),
-    "edits": (memory.edits, ("tables/edits.csv",)),
-    "published": (published, ("paper/table3.csv", "paper/reference")),
+    "study": study,
+    "networks": networks,
+    "sampling": sampling,
+    "training": training,
+    "recall": recall,
+    "likelihood": likelihood,
+    "probe": probe,
+    "tracing": memory.tracing,
+    "keyvalue": memory.keyvalue,
+    "symmetry": memory.symmetry,
+    "edits": memory.edits,
+    "published": published,
+}
+SOURCES = {
+    "study": ["config.yaml"],
+    "study.people": ["data/facts.jsonl"],
+    "study.people_by_group": ["data/facts.jsonl"],
+    "study.train_rows": ["data/train.jsonl"],
+    "study.train_templates": ["data/train.jsonl"],
+    "study.test_rows": [f"data/{split}.jsonl" for split in RECALL_SPLITS],
+    "study.test_templates": ["data/p2d_same.jsonl"],
+    "study.example": ["data/facts.jsonl", "data/train.jsonl", "data/p2d_same.jsonl", "data/p2d_reverse.jsonl"],
+    "networks": ["models"],
+    "sampling": ["config.yaml"],
+    "training.recipe": ["config.yaml"],
+    "training.models": ["models"],
+    "recall": ["tables/step_scaling.csv"],
+    "recall.gain": ["completions"],
+    "recall.gaining": ["completions"],
+    "recall.versus": ["tables/recall_differences.csv"],
+    "recall.reverse_wins": ["tables/recall_differences.csv"],
+    "likelihood": ["tables/likelihood.csv"],
+    "probe": ["tables/probe.csv"],
+    "tracing": ["tables/causal_trace.csv", "tables/traced_facts.csv"],
+    "keyvalue": ["tables/keyvalue.csv", "tables/symmetry.csv"],
+    "symmetry": ["tables/symmetry.csv"],
+    "edits": ["tables/edits.csv"],
+    "published.recall": ["paper/table3.csv"],
+    "published.kept": ["paper/reference"],
 }
