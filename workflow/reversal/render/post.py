@@ -50,7 +50,6 @@ class Labels:
     figures: list = field(default_factory=list)
     tables: list = field(default_factory=list)
     cited: list = field(default_factory=list)
-    seen: list = field(default_factory=list)  # (kind, name) that the text points at
 
 
 class AlFolio:
@@ -103,14 +102,10 @@ class Writer:
     def cite(self, *keys):
         """Citations of works by their keys."""
         self.labels.cited += keys
-        known = self.known or self.labels
-        if missing := [key for key in keys if key not in known.cited]:
-            raise UserError(f"unknown citation {missing[0]}")
-        return Markup(self.medium.cite(keys, known))
+        return Markup(self.medium.cite(keys, self.known or self.labels))
 
     def see(self, kind, name):
         """A link to a figure or a table, which may come later in the text."""
-        self.labels.seen.append((kind, name))
         shown = {"figure": "Figure", "table": "Table"}[kind]
         return Markup(f"[{shown} {self._number(kind, name)}](#{kind}-{markdown.slug(name)})")
 
