@@ -6,7 +6,7 @@ DRAWING = ["facts"] + [f"figures/{part}" for part in ("__init__", "read", "sheet
 
 FIGURES_RECALL = ["reversal_curse", "probe", "dataset", "training_curves", "step_scaling"]
 FIGURES_RECALL += ["canvas", "denoising_step", "timeline"] if DIFFUSION else []
-FIGURES_TRACING = ["trace_facts", "trace_average", "trace_steps"]
+FIGURES_TRACING = ["trace_facts", "trace_average", *(["trace_steps"] if DIFFUSION else [])]
 FIGURES_SYMMETRY = ["symmetry_pca", "symmetry_spectra", "symmetry_layers", "symmetry_retrieval"]
 FIGURES_EDITS = ["edits"]
 FIGURES_ABLATIONS = ["ablations"] if DIFFUSION else []

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from .style import (
@@ -61,6 +62,12 @@ def runs(table, models):
     return found
 
 
+def absent(found, models):
+    """Words about models whose facts were too few to compare."""
+    there = {run.look.label for run in found if run.tuned}
+    return [f"{look.label}: too few facts" for look in looks(models).values() if look.label not in there]
+
+
 def at_peak(rows):
     """A run's rows at the layers where its MLPs matter most, or, where nothing was traced, at the middle layer."""
     layers = list(dict.fromkeys(rows.layer.astype(str)))
@@ -96,7 +103,7 @@ def symmetry_pca(table, *, models):
         facts = max(facts, rows.fact.nunique())
         for axes, pair in zip(axes_row, columns, strict=True):
             handles = _pairs(axes, rows[rows.comparison == pair]) or handles
-        axes_row[0].set_ylabel(f"{run.label}\n{layers_of(rows)}")
+        axes_row[0].set_ylabel(f"{run.label}, {rows.fact.nunique()} facts\n{layers_of(rows)}")
     for axes, pair in zip(grid[0], columns, strict=True):
         titled(axes, CONCEPTS[pair], short(pair.split(": ")[-1]))
     figure.legend(handles, ["first of the pair", "second of the pair"], loc="outside lower center", ncols=2)
@@ -144,7 +151,7 @@ def symmetry_spectra(table, *, models):
             label = f"{short(space)} ({rank:.1f})"
             axes.plot(own.component, 100 * own.cumulative, linestyle=line, linewidth=1.3, label=label, **how)
             ranks += [f"{space} {rank:.1f}"] if run is found[0] else []
-        axes.set_title(f"{run.label}, {layers_of(rows)}")
+        titled(axes, run.label, f"{layers_of(rows)}, {_facts(rows)}")
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.legend(loc="lower right", title="space (effective rank)", title_fontsize=SMALL, handlelength=2.6)
@@ -169,22 +176,26 @@ def symmetry_layers(table, *, models):
     pairs = list(dict.fromkeys(table.comparison))
     statistics = [statistic for statistic in STATISTICS if statistic in set(table.statistic)]
     low, high = min(0.0, table.value.min()), max(table.value.max(), 1e-6)
-    figure = blank((12.5 * len(pairs) + 26) * len(found) + 70)
+    height = (12.5 * len(pairs) + 26) * len(found) + 80
+    figure = blank(height)
     grid = figure.subplots(len(found), len(statistics), squeeze=False, sharey=True)
     for axes_row, run in zip(grid, found, strict=True):
         for axes, statistic in zip(axes_row, statistics, strict=True):
             image = _matrix(axes, run.rows[run.rows.statistic == statistic], pairs, layers, low, high)
         axes_row[0].set_yticks(range(len(pairs)), [short(pair) for pair in pairs])
         where = {"xycoords": "axes fraction", "textcoords": "offset points"}
-        axes_row[0].annotate(run.label, (0, 1), (-4, 4), **where, ha="right", weight="bold")
+        title = f"{run.label}, {_facts(run.rows)}"
+        axes_row[0].annotate(title, (0, 1), (-4, 4), **where, ha="right", weight="bold")
     for axes, statistic in zip(grid[0], statistics, strict=True):
         axes.set_title(STATISTICS[statistic])
     for axes in grid[-1]:
         axes.set_xlabel("layer", labelpad=1)
-    bar = figure.colorbar(image, ax=grid, orientation="horizontal", aspect=60, fraction=0.04, pad=0.02)
-    bar.set_label(f"value;  * p < {SIGNIFICANT} after Holm's correction")
+    bar = figure.colorbar(image, ax=grid, orientation="horizontal", aspect=60, fraction=9 / height, pad=14 / height)
+    bar.set_label(";  ".join(["value", f"* p < {SIGNIFICANT} after Holm's correction", *absent(found, models)]))
     bar.outline.set_visible(False)
-    counts = [f"{run.label} {(run.rows.p_adjusted < SIGNIFICANT).sum()} of {len(run.rows)}" for run in found]
+    counts = absent(found, models) + [
+        f"{run.label} {(run.rows.p_adjusted < SIGNIFICANT).sum()} of {len(run.rows)}" for run in found
+    ]
     return Drawing(figure, {"significant": ", ".join(counts)})
 
 
@@ -207,6 +218,11 @@ def _matrix(axes, rows, pairs, layers, low, high):
     for side in axes.spines.values():
         side.set_visible(False)
     return image
+
+
+def _facts(rows):
+    fewest, most = int(rows.n.min()), int(rows.n.max())
+    return f"{most} facts" if fewest == most else f"{fewest} to {most} facts"
 
 
 def _brief(value):
@@ -234,7 +250,7 @@ def symmetry_retrieval(table, *, models):
             )
             line = {"linestyle": run.look.line} if run.tuned else {"linestyle": (0, (1, 1)), "markerfacecolor": "white"}
             how = {"color": run.look.color, "marker": run.look.marker, "markersize": 4, "linewidth": 1.4, **line}
-            used[f"{run.label}, {layers_of(rows)}"] = axes.plot(own.k, 100 * own.value, **how)[0]
+            used[f"{run.label}, {layers_of(rows)}, {_facts(rows)}"] = axes.plot(own.k, 100 * own.value, **how)[0]
             if run.tuned:
                 firsts.append(f"{CONCEPTS[pair]}, {run.label} {percent(own[own.k == 1].value.mean())}")
                 chances.append(own.set_index("k").chance)
@@ -249,5 +265,6 @@ def symmetry_retrieval(table, *, models):
         axes.set_ylabel("partner found, %")
     for axes in grid[2:]:
         axes.set_xlabel("among the k nearest")
+    used |= {words: Line2D([], [], linestyle="none") for words in absent(found, models)}
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2)
     return Drawing(figure, {"first": "; ".join(firsts), "chance": percent(table[table.k == 1].chance.mean())})
