@@ -79,30 +79,30 @@ def edits(table):
     return "\n".join(lines)
 
 
+SECTIONS = {
+    "step_scaling": (recall, "Percent of the prompts answered exactly, with the 95% interval over facts:\n\n{}"),
+    "causal_trace": (pathways, "**Pathways.** {}"),
+    "symmetry": (
+        symmetry,
+        "**Symmetry.** Comparisons of forward and reverse keys and values that differ from chance (debiased CKA, "
+        "Holm-corrected\npermutation test), at the layers where MLPs matter most:\n\n{}",
+    ),
+    "edits": (
+        edits,
+        "**Edits.** After ROME's rank-one edit the new answer is preferred, or the neighbour's kept, in percent:\n\n{}",
+    ),
+}
+
+
 def findings():
-    """The block between the marks."""
-    read = {name: pd.read_csv(TABLES / f"{name}.csv", low_memory=False) for name in ("step_scaling", "causal_trace")}
-    read |= {name: pd.read_csv(TABLES / f"{name}.csv") for name in ("symmetry", "edits")}
-    return f"""{OPEN}
-## What it finds
-
-The default study: {read["step_scaling"].n.iloc[0]} prompts a column, percent answered exactly, 95% interval over facts.
-
-{recall(read["step_scaling"])}
-
-**Pathways.** {pathways(read["causal_trace"])}
-
-**Symmetry.** Comparisons of forward and reverse keys and values that differ from chance (debiased CKA, Holm-corrected
-permutation test), at the layers where MLPs matter most:
-
-{symmetry(read["symmetry"])}
-
-**Edits.** After ROME's rank-one edit the new answer is preferred, or the neighbour's kept, in percent:
-
-{edits(read["edits"])}
-
-These are tiny networks and generated people; `make readme` writes this section from the tables in `results/default`.
-{CLOSE}"""
+    """The block between the marks: a section for each table that is there."""
+    told = []
+    for name, (tell, frame) in SECTIONS.items():
+        file = TABLES / f"{name}.csv"
+        if file.is_file():
+            told.append(frame.format(tell(pd.read_csv(file, low_memory=False))))
+    ending = "These are tiny networks and generated people. `make readme` writes this section from `results/default`."
+    return "\n\n".join([f"{OPEN}\n## What the default study finds", *told, f"{ending}\n{CLOSE}"])
 
 
 if __name__ == "__main__":
