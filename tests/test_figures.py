@@ -263,6 +263,7 @@ EDGES = {
     "no likelihoods": lambda: figures.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
     "no completions": lambda: figures.canvas(completions(PLAIN).head(0), []),
     "one step": lambda: figures.denoising_step(of_mdm(completions(PLAIN, steps=(1,))), flat(PLAIN)),
+    "two steps": lambda: figures.denoising_step(of_mdm(completions(PLAIN, steps=(2,))), flat(PLAIN)),
     "a thousand steps": lambda: figures.timeline(of_mdm(completions(PLAIN, steps=(1000,))), flat(PLAIN)),
     "an answer that never comes": lambda: figures.timeline(
         of_mdm(completions(PLAIN)).assign(correct=False, generation="x"), [row("p2d_same", "p2d-00", "No", "one")]
@@ -388,7 +389,7 @@ def test_any_name_is_drawn_as_it_is_written(name, pair, tmp_path):
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_edges_are_drawn_too(edge, tmp_path):
-    check(EDGES[edge](), tmp_path)
+    assert not overlapping(check(EDGES[edge](), tmp_path))
 
 
 def test_words_for_a_figure_that_is_empty_say_why(root):

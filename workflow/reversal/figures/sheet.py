@@ -60,9 +60,10 @@ class Sheet:
         self.axes.plot(xs, ys, **{"color": FAINT, "linewidth": 0.7, "solid_capstyle": "butt", **options})
 
     def cells(self, cells, widths, *, x, room, size=NORMAL):
-        """Boxes in rows, each box as wide as its one of `widths`; with what stands below them, if anything does."""
+        """Boxes in rows, each as wide as its one of `widths`; with a note below, where there is one and room for it."""
         pitch = BOX + GAP + (10 if any(cell.below for cell in cells) else 0)
         places = flow(widths, room)
+        taken = (0, 0.0)  # row and end of the last note
         for cell, width, (row, left) in zip(cells, widths, places, strict=True):
             top, middle = self.y + row * pitch, x + left + width / 2
             edge = {"edgecolor": cell.edge, "linewidth": 1.6 if cell.bold else 0.7}
@@ -70,7 +71,10 @@ class Sheet:
             weight = "bold" if cell.bold else "normal"
             line = top + BOX / 2 + 0.36 * size
             self.text(middle, line, cell.text, size=size, mono=True, ha="center", color=cell.ink, fontweight=weight)
-            if cell.below:
+            half = 0.65 * SMALL * len(cell.below) / 2
+            # A note that would run into the one before it is left out.
+            if cell.below and (row, middle - half) >= taken:
+                taken = (row, middle + half)
                 self.text(middle, top + BOX + 9, cell.below, size=SMALL, ha="center", color=FAINT)
         self.y += (places[-1][0] + 1 if places else 0) * pitch
 

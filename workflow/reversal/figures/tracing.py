@@ -277,6 +277,7 @@ def _with_intervals(figure, axes_row, per):
                 axes.fill_between(x, site.ci_low, site.ci_high, color=color, alpha=0.18, linewidth=0)
                 used[label] = axes.plot(x, site["mean"], color=color, marker=marker, linestyle=line, markersize=4)[0]
         axes.axhline(0, color=FAINT, linewidth=0.7)
+        axes.set_xlim(-0.5, rows.layer.max() + 0.5)  # as in the heat maps above
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel("layer", labelpad=1)
         axes.tick_params(labelleft=axes is axes_row[0])
