@@ -65,7 +65,7 @@ def symmetry(table):
 
 def edits(table):
     """What a rank-one edit does forward and in reverse."""
-    rows = table[(table.statistic == "preferred") & (table.when == "after")]
+    rows = table[table.peak & (table.statistic == "preferred") & (table.when == "after")]
     lines = [
         "| model, trained | edited question | paraphrases | neighbours kept | reverse, new object |",
         "|---|---|---|---|---|",

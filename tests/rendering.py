@@ -261,7 +261,7 @@ def _tables(folder, families, reverse, answered):
         "keyvalue": "model seed stage split fact layer converged p_before p_after",
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
         "value ci_low ci_high null_mean p_value n p_adjusted",
-        "edits": "model seed layer group measure statistic when value ci_low ci_high n probes",
+        "edits": "model seed layer peak group measure statistic when value ci_low ci_high n probes",
         "recall_differences": "diffusion autoregressive split steps difference ci_low ci_high "
         "diffusion_accuracy autoregressive_accuracy",
     }
@@ -349,11 +349,20 @@ def _shared(families):
 
 def _edits(families):
     return [
-        {"model": name, "seed": 1, "layer": 1, "group": group, "measure": measure, "statistic": statistic}
+        {
+            "model": name,
+            "seed": 1,
+            "layer": layer,
+            "peak": layer == 1,
+            "group": group,
+            "measure": measure,
+            "statistic": statistic,
+        }
         | {"when": when, "value": value, "n": 10, "probes": 20}
         | _around(value)
-        for name, group, measure, statistic in itertools.product(
+        for name, layer, group, measure, statistic in itertools.product(
             families,
+            (0, 1),
             ("both", "p2d"),
             ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old"),
             ("preferred", "exact", "probability"),

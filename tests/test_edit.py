@@ -12,14 +12,6 @@ LAYER = 0
 TEMPLATE = 1
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def words():
     return remembering.tokenizer()

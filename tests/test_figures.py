@@ -192,14 +192,15 @@ def planes(**how):
 
 def edited(models=MODELS):
     records = [
-        (model, 1, group, measure, statistic, when, value, value - 0.1, value + 0.1)
+        (model, 1, layer, layer == 0, group, measure, statistic, when, value, value - 0.1, value + 0.1)
         for model in models
+        for layer in (0, 1)
         for group in ("both", "p2d")
         for measure in ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
         for statistic in ("preferred", "exact", "probability")
         for when, value in (("before", 0.2), ("after", 0.8))
     ]
-    columns = ["model", "seed", "group", "measure", "statistic", "when", "value", "ci_low", "ci_high"]
+    columns = ["model", "seed", "layer", "peak", "group", "measure", "statistic", "when", "value", "ci_low", "ci_high"]
     return pd.DataFrame(records, columns=columns)
 
 

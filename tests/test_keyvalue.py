@@ -14,14 +14,6 @@ PREFIXES = ("", "People say.", "Here comes the late farmer.")
 FAMILIES = ("mdm", "ar")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def words():
     return remembering.tokenizer()

@@ -198,6 +198,15 @@ def read(path):
         }
 
 
+def prefixes_like(net, tokenizer, rows, *, count, lengths, seed, canvas=None):
+    """`count` prefixes as from `sample_prefixes`, which begin as those `rows` do that do not begin with a subject."""
+    starts = sorted({tokenizer(row.prompt)["input_ids"][0] for row in rows if row.subject[0]})
+    generator = torch.Generator().manual_seed(seed)
+    return sample_prefixes(
+        net, tokenizer, count=count, lengths=lengths, generator=generator, starts=starts, canvas=canvas
+    )
+
+
 @torch.no_grad()
 def sample_prefixes(net, tokenizer, *, count, lengths, generator, starts=(), canvas=None):
     """`count` distinct texts to put before a question: the empty one, and texts that the network samples.

@@ -8,6 +8,10 @@ import pandas as pd
 from . import keyvalue, symmetry, trace_tables
 from .errors import UserError
 
+PAIRS_OF = {  # comparisons that need values, and those that do not
+    "value": [pair for pair in symmetry.PAIRS if pair not in symmetry.KEYS_ALONE],
+    "key": symmetry.KEYS_ALONE,
+}
 PEAK = "peak"  # in place of a layer: each direction at the layer where its MLPs have the largest effect
 
 
@@ -15,7 +19,8 @@ def compare(folders, *, pairs, groups, traces, components, folds, permutations, 
     """Tables of outcomes, symmetry, retrieval, spectra and pca for the extractions in `folders`, by "model/stage".
 
     `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups` the facts'
-    training group. Symmetry's p-values are corrected by Holm within a model, stage and layer.
+    training group. Values are compared where the search for them converged both ways, keys among themselves for all
+    facts. Symmetry's p-values are corrected by Holm within a model, stage and layer.
     """
     found = {"outcomes": [], "symmetry": [], "retrieval": [], "spectra": [], "pca": []}
     for name, folder in folders.items():
@@ -29,24 +34,33 @@ def compare(folders, *, pairs, groups, traces, components, folds, permutations, 
             for run in side.values()
         ]
         for label, layers in _layers(runs, traces, model).items():
-            arrays, names = _joined(runs, layers)
-            kinds = [groups[name] for name in names]
-            how = {"components": components, "folds": folds, "groups": kinds}
             where = {**about, "layer": label, "layer_forward": layers[0], "layer_reverse": layers[1]}
-            rng = np.random.default_rng(seed)
-            table = symmetry.compare_all(arrays, permutations=permutations, draws=draws, rng=rng, **how)
-            found["symmetry"].append(table.assign(**where))
-            curve = symmetry.retrieval_curve(arrays, rng=np.random.default_rng(seed), **how)
-            found["retrieval"].append(curve.assign(**where))
-            found["spectra"].append(symmetry.spectra(arrays).assign(**where))
-            scatter = symmetry.pca_pairs(arrays).assign(**where)
-            scatter["fact"] = [names[i] for i in scatter.fact]
-            found["pca"].append(scatter)
-            if job:
-                job.say(f"{name}, layer {label}: {len(names)} facts")
+            for kind in PAIRS_OF:
+                arrays, names = _joined(runs, layers, converged=kind == "value")
+                how = {"components": components, "folds": folds, "groups": [groups[name] for name in names]}
+                compared = _compare(kind, arrays, names, permutations=permutations, draws=draws, seed=seed, **how)
+                for table, rows in compared.items():
+                    found[table].append(rows.assign(**where))
+                if job:
+                    job.say(f"{name}, layer {label}: {kind}s of {len(names)} facts")
     tables = {name: _front(pd.concat(parts, ignore_index=True)) for name, parts in found.items()}
     tables["symmetry"] = symmetry.correct(tables["symmetry"], family=("model", "stage", "layer"))
     return tables
+
+
+def _compare(kind, arrays, names, *, permutations, draws, seed, **how):
+    """Tables of the comparisons of a `kind` between `arrays` of the facts `names`."""
+    compared = [pair for pair in PAIRS_OF[kind] if pair in symmetry.COMPARISONS]
+    spectra, scatter = symmetry.spectra(arrays), symmetry.pca_pairs(arrays, pairs=compared)
+    rng, same = np.random.default_rng(seed), np.random.default_rng(seed)
+    return {
+        "symmetry": symmetry.compare_all(
+            arrays, permutations=permutations, draws=draws, rng=rng, pairs=PAIRS_OF[kind], **how
+        ),
+        "retrieval": symmetry.retrieval_curve(arrays, rng=same, pairs=compared, **how),
+        "spectra": spectra[spectra.space.str.contains(kind)],
+        "pca": scatter.assign(fact=[names[i] for i in scatter.fact]),
+    }
 
 
 def peaks(traces, model):
@@ -57,15 +71,23 @@ def peaks(traces, model):
         return ()
 
 
+def chosen_layers(choice, traces, model, depth):
+    """The layers that a configuration's `choice` means in a network of `depth` layers: all, peak, or a list."""
+    peak = set(peaks(traces, model))
+    if choice == "all" or (choice == "peak" and not peak):
+        return list(range(depth))
+    return sorted(peak if choice == "peak" else peak | set(choice))
+
+
 def _layers(runs, traces, model):
     """{label: (layer forward, layer in reverse)}: each layer with itself, and the traced peaks with each other."""
     peak = peaks(traces, model)
     return ({PEAK: peak} if peak else {}) | {str(layer): (layer, layer) for layer in runs[0][0]}
 
 
-def _joined(runs, layers):
-    """The arrays of all pairs of splits under each other, and their facts' ids."""
-    parts = [keyvalue.pair(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
+def _joined(runs, layers, *, converged):
+    """The arrays of all pairs of splits under each other, and their facts' ids; of all facts or the converged ones."""
+    parts = [keyvalue.pair(forward[layers[0]], reverse[layers[1]], converged=converged) for forward, reverse in runs]
     arrays = {
         name: parts[0][0][name] if name.startswith("down") else np.concatenate([part[name] for part, _ in parts])
         for name in parts[0][0]

@@ -35,6 +35,7 @@ REFERENCES = {
     "within reverse: projected key × value": ("projected key reverse", "value reverse"),
 }
 PAIRS = COMPARISONS | REFERENCES
+KEYS_ALONE = [pair for pair, sides in COMPARISONS.items() if all("key" in side for side in sides)]
 STATISTICS = ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank", "subspace_overlap")
 LIMITS = {"linear_cka": (0, 1), "debiased_cka": (-1, 1), "rsa": (-1, 1), "subspace_overlap": (0, 1)}
 FEWEST_FACTS = 8  # debiased CKA is free to vary from four facts up, and intervals come from halves
@@ -52,8 +53,8 @@ class Finding(NamedTuple):
     p_value: float = np.nan
 
 
-def compare_all(arrays, *, components, permutations, draws, rng, groups=None, folds=5):
-    """Every statistic of every comparison: comparison, statistic, value, ci_low, ci_high, null_mean, p_value, n.
+def compare_all(arrays, *, components, permutations, draws, rng, groups=None, folds=5, pairs=tuple(PAIRS)):
+    """Every statistic of the comparisons `pairs`: comparison, statistic, value, ci_low, ci_high, null_mean, p_value, n.
 
     linear_cka        centred kernel alignment; near 1 for *any* data with many more dimensions than facts
     debiased_cka      the same from unbiased estimates: 0 where nothing is shared, so the one to quote
@@ -84,16 +85,16 @@ def compare_all(arrays, *, components, permutations, draws, rng, groups=None, fo
     spaces = _spaces(arrays)
     n = len(spaces["key forward"])
     if n < FEWEST_FACTS:
-        return _table({(pair, name): Finding(np.nan) for pair in PAIRS for name in STATISTICS}, n)
+        return _table({(pair, name): Finding(np.nan) for pair in pairs for name in STATISTICS}, pairs, n)
     groups = _codes(groups, n)
     fold = assign_folds(groups, folds, rng)
     free = permute(groups, permutations, rng)
     within = permute(fold * n + groups, permutations, rng)
     halves = np.argsort(rng.random((draws, n)), axis=1)[:, : n // 2]
-    findings = _shape_findings(spaces, free, halves)
-    findings |= _retrieval_findings(spaces, fold, within, components)
-    findings |= _overlap_findings(spaces, halves, components, permutations, rng)
-    return _table(findings, n)
+    findings = _shape_findings(spaces, pairs, free, halves)
+    findings |= _retrieval_findings(spaces, pairs, fold, within, components)
+    findings |= _overlap_findings(spaces, pairs, halves, components, permutations, rng)
+    return _table(findings, pairs, n)
 
 
 def correct(table, family=("model", "seed")):
@@ -108,7 +109,7 @@ def correct(table, family=("model", "seed")):
     return table.assign(p_adjusted=adjusted)
 
 
-def retrieval_curve(arrays, *, components, rng, groups=None, folds=5):
+def retrieval_curve(arrays, *, components, rng, groups=None, folds=5, pairs=tuple(COMPARISONS)):
     """Share of held-out facts whose partner is among the k nearest candidates, and what chance gives.
 
     Columns: comparison, k, value, ci_low, ci_high, chance, n. A generator in the state of the one that went into
@@ -121,7 +122,8 @@ def retrieval_curve(arrays, *, components, rng, groups=None, folds=5):
         fold = assign_folds(_codes(groups, n), folds, rng)
         located = locate(spaces, fold, components)
         candidates = np.bincount(fold)[fold]
-        for pair, (first, second) in COMPARISONS.items():
+        for pair in pairs:
+            first, second = COMPARISONS[pair]
             ranks = partner_ranks(located[first], located[second], fold)
             for k in range(1, candidates.max() + 1):
                 share = intervals.wilson((ranks <= k).mean(-1).sum(), n, LEVEL)
@@ -150,7 +152,7 @@ def spectra(arrays):
     return pd.DataFrame(rows, columns=columns)
 
 
-def pca_pairs(arrays):
+def pca_pairs(arrays, *, pairs=tuple(COMPARISONS)):
     """The same facts twice in one plane, for the comparisons whose sides share a space.
 
     Columns: comparison, space, fact, side, x, y, x_share, y_share. `space` is "model" (values and projected keys)
@@ -160,7 +162,8 @@ def pca_pairs(arrays):
     """
     spaces = _spaces(arrays)
     rows = []
-    for pair, sides in COMPARISONS.items():
+    for pair in pairs:
+        sides = COMPARISONS[pair]
         if _home(sides[0]) != _home(sides[1]) or len(spaces[sides[0]]) < 2:
             continue
         points = [_standard(spaces[side]) for side in sides]
@@ -237,13 +240,14 @@ def inner_permuted(first, second, orders):
     return np.concatenate([second.ravel().take(block[:, i] * n + block[:, j]) @ weights for block in blocks])
 
 
-def _shape_findings(spaces, orders, halves):
+def _shape_findings(spaces, pairs, orders, halves):
     grams = {name: _gram(space) for name, space in spaces.items()}
     findings = {}
     for statistic, shape in {"linear_cka": _centred, "debiased_cka": _debiased, "rsa": _ranked}.items():
         whole = {name: shape(gram) for name, gram in grams.items()}
         half = {name: shape(_restrict(gram, halves)) for name, gram in grams.items()}
-        for pair, (first, second) in PAIRS.items():
+        for pair in pairs:
+            first, second = PAIRS[pair]
             value = float(_inner(whole[first], whole[second]))
             replicates = _inner(half[first], half[second])
             ends = _from_halves(value, replicates, orders.shape[1], LIMITS[statistic])
@@ -300,12 +304,13 @@ def _directions(points):
     return points / np.maximum(np.linalg.norm(points, axis=-1, keepdims=True), np.finfo(float).tiny)
 
 
-def _retrieval_findings(spaces, fold, orders, components):
+def _retrieval_findings(spaces, pairs, fold, orders, components):
     located = locate(spaces, fold, components)
     n = len(fold)
     rivals = np.bincount(fold)[fold].mean() - 1
     findings = {}
-    for pair, (first, second) in PAIRS.items():
+    for pair in pairs:
+        first, second = PAIRS[pair]
         ranks = partner_ranks(located[first], located[second], fold)
         null = partner_ranks(located[first], located[second], fold, orders)
         share = intervals.wilson((ranks == 1).mean(-1).sum(), n, LEVEL)
@@ -354,7 +359,7 @@ def overlaps_by_chance(width, components, draws, rng):
     return np.linalg.svd(np.linalg.solve(root, corner.swapaxes(-1, -2)), compute_uv=False).mean(-1)
 
 
-def _overlap_findings(spaces, halves, components, permutations, rng):
+def _overlap_findings(spaces, pairs, halves, components, permutations, rng):
     n = len(spaces["key forward"])
     # Subspaces of more than half the width meet whatever they hold.
     r = {name: min(components, n // 2 - 1, space.shape[1] // 2) for name, space in spaces.items()}
@@ -363,7 +368,8 @@ def _overlap_findings(spaces, halves, components, permutations, rng):
     for name in ("key forward", "value forward"):
         chance[_home(name)] = overlaps_by_chance(spaces[name].shape[1], r[name], permutations, rng)
     findings = {}
-    for pair, (first, second) in PAIRS.items():
+    for pair in pairs:
+        first, second = PAIRS[pair]
         if _home(first) == _home(second):
             value = subspace_overlap(spaces[first], spaces[second], r[first])
             replicates = overlaps_of_halves(spaces[first], spaces[second], halves, bases[first], bases[second])
@@ -396,9 +402,10 @@ def _finding(value, ends, null, less_is_more=False):
     return Finding(*map(float, (value, *ends, null.mean(), p_value)))
 
 
-def _table(findings, n):
+def _table(findings, pairs, n):
     rows = []
-    for pair, (first, second) in PAIRS.items():
+    for pair in pairs:
+        first, second = PAIRS[pair]
         for statistic in STATISTICS:
             if statistic != "subspace_overlap" or _home(first) == _home(second):
                 rows.append((pair, statistic, *findings[pair, statistic], n))

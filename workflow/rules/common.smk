@@ -36,8 +36,8 @@ def models_from(base):
 
 
 validate_configuration()
-# Jobs that train run side by side, one a model and seed, and share the cores.
-TRAINING_THREADS = max(1, (workflow.cores or 1) // (len(config["models"]) * len(config["seeds"])))
+# Jobs of one kind, one a model and seed, run side by side and share the cores.
+SHARED_THREADS = max(1, (workflow.cores or 1) // (len(config["models"]) * len(config["seeds"])))
 
 
 DATA = config["data"]

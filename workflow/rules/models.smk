@@ -55,7 +55,7 @@ rule base_pretrain:
         model=models_from("pretrain"),
     conda:
         "../../envs/reversal.yaml"
-    threads: TRAINING_THREADS
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
@@ -124,7 +124,7 @@ rule finetune:
         "<results>/benchmarks/finetune/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: TRAINING_THREADS
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:

@@ -7,6 +7,7 @@ rule keyvalue:
         model="<results>/models/{model}/{stage}",
         traces="<results>/tables/causal_trace.csv",
         rows=expand("<results>/data/{split}.jsonl", split=PAIRED_SPLITS),
+        train="<results>/data/train.jsonl",
         code=library("keyvalue", "memory_tables", "model", "text"),
     output:
         directory("<results>/keyvalue/{model}/{stage}"),
@@ -16,7 +17,7 @@ rule keyvalue:
         "<results>/benchmarks/keyvalue/{model}/{stage}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
@@ -61,7 +62,7 @@ rule edit:
         traces="<results>/tables/causal_trace.csv",
         rows=expand("<results>/data/{split}.jsonl", split=["both_p2d", "both_d2p", "p2d_same", "p2d_reverse"]),
         train="<results>/data/train.jsonl",
-        code=library("edit", "keyvalue", "model", "objective", "text"),
+        code=library("edit", "keyvalue", "memory_tables", "model", "objective", "text"),
     output:
         "<results>/edits/{model}/seed_{seed}.csv",
     log:
@@ -70,7 +71,7 @@ rule edit:
         "<results>/benchmarks/edit/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:

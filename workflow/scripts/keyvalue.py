@@ -3,34 +3,27 @@
 from pathlib import Path
 
 import pandas as pd
-import torch
 
 from workflow.reversal import facts, keyvalue, memory_tables, model, reporting
 
 with reporting.job(snakemake) as job:
-    params, canvas = dict(snakemake.params.keyvalue), snakemake.params.canvas
-    params.pop("groups")
+    params, canvas = snakemake.params.keyvalue, snakemake.params.canvas
     net, tokenizer = model.load(snakemake.input.model)
-    generator = torch.Generator().manual_seed(params.pop("seed"))
-    count, lengths, most = (params.pop(name) for name in ("prefixes", "prefix_lengths", "most_facts"))
-    prefixes = keyvalue.sample_prefixes(
-        net, tokenizer, count=count, lengths=lengths, generator=generator, canvas=canvas
-    )
+    train = facts.read(snakemake.input.train)
+    prefixes = keyvalue.prefixes_like(net, tokenizer, train, canvas=canvas, **params["prefixes"])
     job.say(f"prefixes: {prefixes}")
-    layers = list(range(len(model.layers(net))))
-    if snakemake.wildcards.stage == "base":
-        peaks = memory_tables.peaks(pd.read_csv(snakemake.input.traces), snakemake.wildcards.model)
-        layers = sorted(set(peaks)) or layers
+    layers = memory_tables.chosen_layers(
+        "peak" if snakemake.wildcards.stage == "base" else params["layers"],
+        pd.read_csv(snakemake.input.traces),
+        snakemake.wildcards.model,
+        len(model.layers(net)),
+    )
     for file in snakemake.input.rows:
-        rows = facts.one_per_fact(facts.read(file), most)
+        rows = [keyvalue.close(row) for row in facts.read(file)]
+        template = keyvalue.best_template(net, tokenizer, rows, canvas=canvas)
+        job.say(f"{Path(file).stem}: template {template}")
+        asked = facts.one_per_fact([row for row in rows if row.template == template], params["most_facts"])
         found = keyvalue.extract(
-            net,
-            tokenizer,
-            rows,
-            layers=layers,
-            prefixes=prefixes,
-            canvas=canvas,
-            job=job,
-            **params,
+            net, tokenizer, asked, layers=layers, prefixes=prefixes, canvas=canvas, job=job, **params["search"]
         )
         keyvalue.write(found, Path(snakemake.output[0]) / f"{Path(file).stem}.safetensors")

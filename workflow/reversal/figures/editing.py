@@ -17,18 +17,25 @@ GROUPS = {"both": "trained in both directions", "p2d": "trained person → descr
 
 @styled
 def edits(table, *, models):
-    """What rank-one edits do: bars after, a tick before, with intervals; a row a way to count, a column a group."""
-    table = table[table.seed == table.seed.min()]
+    """What rank-one edits do where tracing peaks, a row a way to count; then layer by layer; a column a group.
+
+    Bars after, a tick before, with intervals.
+    """
+    everywhere = table[table.seed == table.seed.min()]
+    table = everywhere[everywhere.peak]
     names = [name for name in models if name in set(table.model)]
     groups = list(dict.fromkeys(table.group))
     measures = [measure for measure in MEASURES if measure in set(table.measure)]
     if not names or not measures:
         return nothing("No fact was edited.")
-    figure = blank(len(OUTCOMES) * (13 * len(measures) * len(names) + 50) + 30)
-    grid = figure.subplots(len(OUTCOMES), len(groups), sharex=True, sharey=True, squeeze=False)
+    swept = bool(everywhere.groupby("model").layer.nunique().gt(1).any())
+    bars = 13 * len(measures) * len(names) + 50
+    figure = blank(len(OUTCOMES) * bars + 160 * swept + 30)
+    heights = [bars] * len(OUTCOMES) + [160] * swept
+    grid = figure.subplots(len(heights), len(groups), sharey="row", squeeze=False, height_ratios=heights)
     handles, said = {}, []
     width = 0.8 / len(names)
-    for axes_row, (statistic, title) in zip(grid, OUTCOMES.items(), strict=True):
+    for axes_row, (statistic, title) in zip(grid, OUTCOMES.items(), strict=False):
         for axes, group in zip(axes_row, groups, strict=True):
             for name, shift in zip(names, offsets(len(names), width), strict=True):
                 rows = table[(table.model == name) & (table.statistic == statistic) & (table.group == group)]
@@ -37,16 +44,40 @@ def edits(table, *, models):
                     shares = zip(measures, after, strict=True)
                     told = ", ".join(f"{MEASURES[measure]} {percent(share)}" for measure, share in shares)
                     said.append(f"{looks(models)[name].label}, {GROUPS.get(group, group)}: {told}")
-            axes.set_xlabel(title)
-            axes.tick_params(axis="x", labelbottom=True)
+            axes.set(xlabel=title, xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
             axes.grid(axis="x", color=PALE)
             axes.set_axisbelow(True)
         axes_row[0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
-    grid[0, 0].set(xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
     for axes, group in zip(grid[0], groups, strict=True):
         axes.set_title(GROUPS.get(group, group))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+    if swept:
+        for axes, group in zip(grid[-1], groups, strict=True):
+            _by_layer(axes, everywhere[everywhere.group == group], names, looks(models), handles)
+        grid[-1, 0].set_ylabel(OUTCOMES["preferred"].replace("answer ", "answer\n"))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"models": "; ".join(said)})
+
+
+def _by_layer(axes, table, names, look, handles):
+    """The edited question, and the same turned round, for edits in each layer."""
+    shown = table[(table.statistic == "preferred") & (table.when == "after")]
+    for measure, marker, fill in (("efficacy", "o", True), ("reverse_new", "s", False)):
+        for name in names:
+            rows = shown[(shown.model == name) & (shown.measure == measure)].sort_values("layer")
+            color = look[name].color
+            label = f"{look[name].label}, {MEASURES[measure]}"
+            (handles[label],) = axes.plot(
+                rows.layer,
+                100 * rows.value,
+                color=color,
+                linestyle=look[name].line,
+                marker=marker,
+                markerfacecolor=color if fill else "white",
+                label=label,
+            )
+    layers = sorted(set(shown.layer))
+    axes.set(xlabel="edited layer", ylim=(-4, 104), xticks=layers)
+    axes.grid(axis="y", color=PALE)
 
 
 def _bars(axes, rows, measures, shift, width, look, handles):

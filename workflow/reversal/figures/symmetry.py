@@ -103,7 +103,8 @@ def symmetry_pca(table, *, models):
         facts = max(facts, rows.fact.nunique())
         for axes, pair in zip(axes_row, columns, strict=True):
             handles = _pairs(axes, rows[rows.comparison == pair]) or handles
-        axes_row[0].set_ylabel(f"{run.label}, {rows.fact.nunique()} facts\n{layers_of(rows)}")
+        fewest, most = rows.groupby("comparison").fact.nunique().agg(["min", "max"])
+        axes_row[0].set_ylabel(f"{run.label}, {_number(fewest, most)}\n{layers_of(rows)}")
     for axes, pair in zip(grid[0], columns, strict=True):
         titled(axes, CONCEPTS[pair], short(pair.split(": ")[-1]))
     figure.legend(handles, ["first of the pair", "second of the pair"], loc="outside lower center", ncols=2)
@@ -173,16 +174,18 @@ def symmetry_layers(table, *, models):
         return nothing(NO_FACTS)
     labels = set(table.layer.astype(str))
     layers = [*sorted(labels - {PEAK}, key=int), *(labels & {PEAK})]
-    pairs = list(dict.fromkeys(table.comparison))
+    pairs = {run.label: list(dict.fromkeys(run.rows.comparison)) for run in found}
     statistics = [statistic for statistic in STATISTICS if statistic in set(table.statistic)]
     low, high = min(0.0, table.value.min()), max(table.value.max(), 1e-6)
-    height = (12.5 * len(pairs) + 26) * len(found) + 80
+    heights = [len(some) for some in pairs.values()]
+    height = 12.5 * sum(heights) + 26 * len(found) + 80
     figure = blank(height)
-    grid = figure.subplots(len(found), len(statistics), squeeze=False, sharey=True)
+    grid = figure.subplots(len(found), len(statistics), squeeze=False, sharey="row", height_ratios=heights)
     for axes_row, run in zip(grid, found, strict=True):
         for axes, statistic in zip(axes_row, statistics, strict=True):
-            image = _matrix(axes, run.rows[run.rows.statistic == statistic], pairs, layers, low, high)
-        axes_row[0].set_yticks(range(len(pairs)), [short(pair) for pair in pairs])
+            rows = run.rows[run.rows.statistic == statistic]
+            image = _matrix(axes, rows, pairs[run.label], layers, low, high)
+        axes_row[0].set_yticks(range(len(pairs[run.label])), [short(pair) for pair in pairs[run.label]])
         where = {"xycoords": "axes fraction", "textcoords": "offset points"}
         title = f"{run.label}, {_facts(run.rows)}"
         axes_row[0].annotate(title, (0, 1), (-4, 4), **where, ha="right", weight="bold")
@@ -221,7 +224,10 @@ def _matrix(axes, rows, pairs, layers, low, high):
 
 
 def _facts(rows):
-    fewest, most = int(rows.n.min()), int(rows.n.max())
+    return _number(int(rows.n.min()), int(rows.n.max()))
+
+
+def _number(fewest, most):
     return f"{most} facts" if fewest == most else f"{fewest} to {most} facts"
 
 
@@ -239,8 +245,9 @@ def symmetry_retrieval(table, *, models):
         return nothing(NO_FACTS)
     figure = blank(320)
     grid = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
-    used, firsts, chances = {}, [], []
+    used, firsts = {}, []
     for axes, pair in zip(grid, pairs, strict=False):
+        chances = set()
         for run in found:
             rows = at_peak(run.rows)
             own = rows[rows.comparison == pair]
@@ -253,9 +260,9 @@ def symmetry_retrieval(table, *, models):
             used[f"{run.label}, {layers_of(rows)}, {_facts(rows)}"] = axes.plot(own.k, 100 * own.value, **how)[0]
             if run.tuned:
                 firsts.append(f"{CONCEPTS[pair]}, {run.label} {percent(own[own.k == 1].value.mean())}")
-                chances.append(own.set_index("k").chance)
-        chance = pd.concat(chances).groupby(level=0).mean() if chances else pd.Series(dtype=float)
-        used["chance"] = axes.plot(chance.index, 100 * chance, color=FAINT, linestyle="-.", linewidth=1)[0]
+                chances.add(tuple(zip(own.k, 100 * own.chance, strict=True)))
+        for chance in filter(None, chances):  # models with fewer facts have fewer candidates
+            used["chance"] = axes.plot(*zip(*chance, strict=True), color=FAINT, linestyle="-.", linewidth=1)[0]
         titled(axes, CONCEPTS[pair], short(pair.split(": ")[-1]))
         axes.set_ylim(-3, 103)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

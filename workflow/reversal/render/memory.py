@@ -28,6 +28,8 @@ HEADLINES = {
     "description": "description: value forward × projected key reverse",
 }
 
+MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
+
 
 def tracing(evidence):
     """Causal traces: what hiding the subject costs, and which states bring the answer back."""
@@ -242,7 +244,11 @@ def _who(model, stage):
 
 
 def symmetry(evidence):
-    """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction."""
+    """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
+
+    `pairing` counts the tests that ask whether the same facts correspond, `directions` those that ask only whether both
+    runs use the same directions of their space.
+    """
     table = evidence.tables["symmetry"]
     table = table[(table.layer == PEAK) & table.value.notna()]
     found = {"models": {}, "labels": {}}
@@ -252,19 +258,24 @@ def symmetry(evidence):
             comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
             for comparison, part in rows.groupby("comparison", sort=False)
         }
-        corrected = [test for own in tests.values() for test in own.values() if not math.isnan(test["p_value"])]
+        corrected = {kind: [] for kind in ("pairing", "directions")}
+        for own in tests.values():
+            for statistic, test in own.items():
+                if not math.isnan(test["p_value"]):
+                    corrected["directions" if statistic == "subspace_overlap" else "pairing"].append(
+                        test["significant"]
+                    )
         found["labels"][who] = evidence.labels[model] + (" before fine-tuning" if base else "")
         found["models"][who] = {
             "base": bool(base),
             "layers": [int(rows.layer_forward.iloc[0]), int(rows.layer_reverse.iloc[0])],
-            "tests": len(corrected),
-            "significant": sum(test["significant"] for test in corrected),
+            **{kind: {"tests": len(each), "significant": sum(each)} for kind, each in corrected.items()},
             "facts": int(rows.n.min()),
             "comparisons": tests,
         }
         if set(HEADLINES.values()) <= set(tests):
             found["models"][who] |= {what: tests[pair]["debiased_cka"] for what, pair in HEADLINES.items()}
-    found["any"] = any(own["tests"] for own in found["models"].values())
+    found["any"] = any(own["pairing"]["tests"] for own in found["models"].values())
     found["beyond_base"] = {
         model: {
             concept: _difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
@@ -279,6 +290,7 @@ def symmetry(evidence):
 def _test(rows):
     p = rows.p_adjusted.max() if rows.p_adjusted.notna().all() else math.nan
     return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {
+        "n": int(rows.n.min()),
         "chance": rows.null_mean.mean(),
         "p_value": p,
         "significant": bool(p < SIGNIFICANT),
@@ -286,10 +298,14 @@ def _test(rows):
 
 
 def edits(evidence):
-    """What rank-one edits did, by the edited people's training, measure and statistic, before and after."""
+    """What rank-one edits did, by the edited people's training, measure and statistic, before and after.
+
+    `groups` has the edits in the layer where tracing peaks; `best` the layer in which most edits take, the share that
+    does, and that holds in reverse, there and at most in any layer.
+    """
     table = evidence.tables["edits"]
     found = {"models": {}, "any": bool(len(table))}
-    for (model, group), rows in table.groupby(["model", "group"], sort=False):
+    for (model, group), rows in table[table.peak.astype(bool)].groupby(["model", "group"], sort=False):
         measures = {}
         for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
             before, after = (_outcome(part[part.when == when]) for when in ("before", "after"))
@@ -298,9 +314,25 @@ def edits(evidence):
                 "after": after,
                 "change": _difference(after, before),
             }
+        measures = {measure: measures[measure] for measure in MEASURES if measure in measures}
         own = found["models"].setdefault(model, {"layer": int(rows.layer.iloc[0]), "groups": {}})
         own["groups"][group] = measures
+    for model, own in found["models"].items():
+        own["best"] = _best_layer(table[table.model == model])
     return found
+
+
+def _best_layer(rows):
+    after = rows[(rows.when == "after") & (rows.statistic == "preferred")]
+    shares = after.pivot_table(index="layer", columns="measure", values="value")
+    best = int(shares.efficacy.idxmax())
+    return {
+        "layers": len(shares),
+        "layer": best,
+        "efficacy": shares.efficacy[best],
+        "reverse_new": shares.reverse_new[best],
+        "reverse_anywhere": shares.reverse_new.max(),
+    }
 
 
 def _outcome(rows):

@@ -226,7 +226,7 @@ def symmetry(numbers):
             tests = [found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1")]
             shown = [_tested(_estimate(test), test) for test in tests[:2]] + [_tested(_share(tests[2]), tests[2])]
             label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
-            body.append([label, *shown, wording.percent(tests[2]["chance"]), own["facts"]])
+            body.append([label, *shown, wording.percent(tests[2]["chance"]), tests[0]["n"]])
     return Table(head, body, ("tables/symmetry.csv",))
 
 

@@ -1,0 +1,72 @@
+"""Which layers are compared, and which facts each comparison rests on."""
+
+import pandas as pd
+import pytest
+import torch
+
+from workflow.reversal import keyvalue, memory_tables, symmetry
+
+FACTS = [f"both-{i:02}" for i in range(12)]
+PAIRS = [("both_p2d", "both_d2p")]
+STATISTICS = {"components": 2, "folds": 2, "permutations": 100, "draws": 50, "seed": 1}
+
+
+def traces(peak_forward=1, peak_reverse=0):
+    about = {"model": "mdm", "kind": "mlp", "corruption": "gaussian", "score": "probability"}
+    about |= {"role": "last subject", "stage": "all", "step": float("nan"), "n": 5}
+    return pd.DataFrame(
+        about | {"direction": direction, "layer": layer, "mean": 0.5 if layer == peak else 0.1}
+        for direction, peak in (("p2d", peak_forward), ("d2p", peak_reverse))
+        for layer in (0, 1, 2)
+    )
+
+
+def extraction(layer, unconverged, seed):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": [fact not in unconverged for fact in FACTS]})
+    return keyvalue.Extraction(layer, FACTS, draw(12, 6), draw(12, 4), draw(12, 4), draw(4, 6), outcomes)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keyvalue")
+    for number, (split, unconverged) in enumerate((("both_p2d", FACTS[:1]), ("both_d2p", FACTS[1:3]))):
+        some = [extraction(layer, unconverged, 10 * number + layer) for layer in (0, 1)]
+        keyvalue.write(some, folder / f"{split}.safetensors")
+    groups = dict.fromkeys(FACTS, "both")
+    return memory_tables.compare({"mdm/seed_1": folder}, pairs=PAIRS, groups=groups, traces=traces(), **STATISTICS)
+
+
+def test_values_are_compared_where_both_searches_converged_and_keys_for_every_fact(compared):
+    counts = compared["symmetry"].groupby("comparison").n.unique()
+    for comparison, n in counts.items():
+        assert n.tolist() == [12 if comparison in symmetry.KEYS_ALONE else 9]
+    scatter = compared["pca"].groupby("comparison").fact.unique()
+    assert set(scatter["keys: forward × reverse"]) == set(FACTS)
+    assert set(scatter["values: forward × reverse"]) == set(FACTS[3:])
+
+
+def test_the_peak_takes_each_direction_at_its_own_layer(compared):
+    peak = compared["symmetry"][compared["symmetry"].layer == "peak"]
+    assert set(peak.layer_forward) == {1} and set(peak.layer_reverse) == {0}
+    assert set(compared["symmetry"].layer) == {"peak", "0", "1"}
+
+
+def test_every_comparison_and_space_comes_once_a_layer(compared):
+    keys = ["layer", "comparison", "statistic"]
+    assert not compared["symmetry"].duplicated(keys).any()
+    assert set(compared["symmetry"].comparison) == set(symmetry.PAIRS)
+    assert not compared["spectra"].duplicated(["layer", "space", "component"]).any()
+    assert compared["spectra"].space.nunique() == 6
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"), [("all", [0, 1, 2, 3]), ("peak", [0, 1]), ([3], [0, 1, 3]), ([1], [0, 1])]
+)
+def test_layers_can_be_chosen(choice, expected):
+    assert memory_tables.chosen_layers(choice, traces(), "mdm", 4) == expected
+
+
+def test_all_layers_are_taken_where_nothing_was_traced():
+    assert memory_tables.chosen_layers("peak", traces().head(0), "mdm", 3) == [0, 1, 2]
