@@ -13,6 +13,10 @@ pathvars:
     results=f"results/{config['study']}",
 
 
+onstart:
+    hold_study()
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"

@@ -350,3 +350,25 @@ def test_the_first_token_is_predicted_on_the_canvas_the_sampler_starts_from(net)
     logits = model.logits(net, model.hidden(net, start))
     expected = torch.stack([logits[i, len(prompt)].log_softmax(-1) for i, prompt in enumerate(PROMPTS)])
     assert torch.allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_several_numbers_of_steps_give_what_each_gives_alone(net, variant):
+    options = {"canvas": CANVAS, **VARIANTS[variant]}
+    numbers = [5, 8, 14, 20]
+    together = diffusion.denoise_each(net, PROMPTS, steps=numbers, generator=seeded(), **options)
+    generator = seeded()
+    for number in numbers:
+        alone = denoise(net, PROMPTS, steps=number, generator=generator, **options)
+        assert same(together[number], alone) and torch.equal(together[number].withdrawn, alone.withdrawn), number
+
+
+def test_steps_beyond_the_masked_tokens_cost_nothing_more(net, monkeypatch):
+    passes = []
+    honest = model.hidden
+    monkeypatch.setattr(model, "hidden", lambda *given: passes.append(len(given[1])) or honest(*given))
+    diffusion.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS])
+    once = sum(passes)
+    passes.clear()
+    diffusion.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS, 2 * CANVAS, 3 * CANVAS])
+    assert sum(passes) == once

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflow.reversal import model, train
+from workflow.reversal import model, objective, train
 from workflow.reversal.reporting import Job
 
 RECIPE = {"epochs": 4, "batch": 8, "learning_rate": 0.01, "warmup_steps": 3}
@@ -220,3 +220,31 @@ def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
     one, two = (pd.read_csv(tmp_path / name / "training.csv") for name in ("one", "two"))
     assert len(one) == len(two)
     assert (one.loss - two.loss).abs().max() < 2e-3 * one.loss.max()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_batch_that_memory_cannot_hold_goes_in_parts_with_the_same_result(causal, monkeypatch):
+    whole, parted = fresh(causal), fresh(causal)
+    train.fit(whole, ROWS, recipe())
+    honest, sizes = objective.loss, []
+
+    def short_of_memory(net, batch):
+        if len(batch.inputs) > 3:
+            raise torch.OutOfMemoryError("no room")
+        sizes.append(len(batch.inputs))
+        return honest(net, batch)
+
+    monkeypatch.setattr(objective, "loss", short_of_memory)
+    train.fit(parted, ROWS, recipe())
+    assert max(sizes) == 2  # of 8 rows, halved twice
+    for name, value in weights(whole).items():
+        assert torch.allclose(value, dict(parted.named_parameters())[name], atol=1e-4), name
+
+
+def test_one_row_that_memory_cannot_hold_ends_the_run(monkeypatch):
+    def never(net, batch):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(objective, "loss", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        train.fit(fresh(True), ROWS, recipe())

@@ -2,43 +2,23 @@
 
 import json
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from studying import command, copy, planned, snakemake, wait_for_job
 
 STUDIES = ["config.yaml", *sorted(str(path) for path in Path("studies").glob("*.yaml"))]
 
 
-def snakemake(folder, *arguments, study="studies/smoke.yaml"):
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--configfile", study]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def planned(folder, *arguments):
-    """Which jobs a dry run would do: {rule: how often}."""
-    done = snakemake(folder, "-n", *arguments)
-    assert done.returncode == 0, done.stderr + done.stdout
-    found = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)
-    return {rule: int(count) for rule, count in found if rule != "total"}
-
-
 @pytest.fixture(scope="module")
 def checkout(root, tmp_path_factory):
-    """A copy of what git has or would take, where a study can run without touching the results here."""
-    folder = tmp_path_factory.mktemp("checkout") / "project"
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=root, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.splitlines():
-        if (root / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, folder / name)
-    return folder
+    return copy(root, tmp_path_factory.mktemp("checkout") / "project")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +62,73 @@ def test_the_smoke_study_leaves_every_table(smoke):
     assert scaling[(scaling.model == "ar") & scaling.split.str.endswith("same")].correct.sum() > 0
     for name in ("recall_differences", "likelihood", "probe", "causal_trace", "traced_facts"):
         assert len(pd.read_csv(tables / f"{name}.csv")), name
+
+
+@pytest.fixture(scope="module")
+def disturbed(smoke, root, tmp_path_factory):
+    """The smoke study again, elsewhere, with all that can go wrong: the folder, and what a second run was told."""
+    folder = copy(root, tmp_path_factory.mktemp("disturbed") / "project")
+
+    def start():
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command(), cwd=folder, **quiet)
+
+    training = start()
+    job = wait_for_job(training, "finetune.py", folder)
+    second = snakemake(folder)
+    wait_for_line(folder / "results/smoke/logs/finetune", "steps")
+    os.kill(job, signal.SIGKILL)
+    assert training.wait(300) != 0
+    tracing = start()
+    job = wait_for_job(tracing, "trace.py", folder)
+    wait_for_line(folder / "results/smoke/logs/trace", "facts")
+    os.kill(job, signal.SIGKILL)
+    assert tracing.wait(300) != 0
+    killed = start()
+    wait_for_job(killed, "keyvalue.py", folder)
+    killed.kill()
+    killed.wait()
+    done = snakemake(folder)
+    assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
+    return folder, second
+
+
+def wait_for_line(folder, word, patience=120):
+    """Wait until one of a folder's logs has a line with a word."""
+    deadline = time.monotonic() + patience
+    while not any(word in log.read_text() for log in folder.rglob("*.log")):
+        assert time.monotonic() < deadline, f"no line with {word!r} in {folder}"
+        time.sleep(0.05)
+
+
+def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, disturbed):
+    folder, _ = disturbed
+    names = sorted(file.relative_to(smoke) for file in (smoke / "results/smoke/tables").glob("*.csv"))
+    assert len(names) > 10
+    for name in names:
+        assert (folder / name).read_bytes() == (smoke / name).read_bytes(), name
+
+
+def test_a_second_run_of_a_study_says_why_it_does_not_start(disturbed):
+    _, second = disturbed
+    assert second.returncode != 0
+    assert "error: study smoke is being run by another snakemake in this folder" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_damaged_table_is_noticed_before_it_is_used(smoke):
+    table = smoke / "results/smoke/tables/likelihood.csv"
+    content, times = table.read_bytes(), table.stat()
+    try:
+        table.write_bytes(content.replace(b"0", b"1", 1))
+        os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
+        done = snakemake(smoke, "--forcerun", "numbers")
+        assert done.returncode != 0
+        assert "error: results/smoke/tables/likelihood.csv changed since it was made" in done.stderr
+    finally:
+        table.write_bytes(content)
+        os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert snakemake(smoke).returncode == 0
 
 
 def test_a_finished_study_has_nothing_to_do(smoke):

@@ -48,24 +48,7 @@ class Turn(NamedTuple):
     count: int
 
 
-@torch.no_grad()
-def denoise(
-    net,
-    prompts,
-    *,
-    canvas,
-    steps,
-    guidance=0.0,
-    order="confidence",
-    temperature=0.0,
-    schedule="linear",
-    block=None,
-    remasking="none",
-    given=None,
-    batch_size=None,
-    precision="float32",
-    generator=None,
-):
+def denoise(net, prompts, *, canvas, steps, **options):
     """Fill canvases of `canvas` tokens that begin with `prompts` (lists of ids), in `steps` steps: a `Denoised`.
 
     At each step every masked token is predicted, and some predictions are revealed.
@@ -82,33 +65,86 @@ def denoise(
         (What LLaDA calls low-confidence remasking never takes a token back: it is "none" in order of confidence.)
     given: infilling: for each prompt a dict {position: id} of further tokens that stay.
 
+    precision: of the network's matrix products, "float32" or "bfloat16".
+
     Each row draws random numbers of its own, seeded from `generator`, so batches do not change results.
     """
-    _check(prompts, canvas, steps, guidance, order, temperature, schedule, block, remasking, given)
+    return denoise_each(net, prompts, canvas=canvas, steps=[steps], **options)[steps]
+
+
+@torch.no_grad()
+def denoise_each(
+    net,
+    prompts,
+    *,
+    canvas,
+    steps,
+    guidance=0.0,
+    order="confidence",
+    temperature=0.0,
+    schedule="linear",
+    block=None,
+    remasking="none",
+    given=None,
+    batch_size=None,
+    precision="float32",
+    generator=None,
+):
+    """{n: what `denoise` gives in n steps} for each n of the list `steps`.
+
+    No canvas is taken through the same turns twice: from as many steps as there are masked tokens on, one is revealed
+    at a time, and further steps change nothing.
+    """
+    for number in steps:
+        _check(prompts, canvas, number, guidance, order, temperature, schedule, block, remasking, given)
     device = net.get_input_embeddings().weight.device
     mask = model.mask_id(net)
     start, fixed = _canvases(prompts, given, canvas, mask)
-    order_seeds = _seeds(len(prompts), generator) if order == "random" else [None] * len(prompts)
-    noise_seeds = _seeds(len(prompts), generator) if temperature else None
-    plans = [
-        _plan(len(prompt), row, steps, schedule, block, remasking, seed)
-        for prompt, row, seed in zip(prompts, fixed, order_seeds, strict=True)
-    ]
+    jobs, wanted, known = [], {number: [] for number in steps}, {}
+    for number in steps:
+        order_seeds = _seeds(len(prompts), generator) if order == "random" else [None] * len(prompts)
+        noise_seeds = _seeds(len(prompts), generator) if temperature else [None] * len(prompts)
+        for i, prompt in enumerate(prompts):
+            groups, turns = _plan(len(prompt), fixed[i], number, schedule, block, remasking, order_seeds[i])
+            job = (i, groups, turns, noise_seeds[i])
+            chance = number if order == "random" or temperature else None
+            place = known.setdefault((i, chance, tuple(turn[1:] for turn in turns)), len(jobs))
+            if place == len(jobs):
+                jobs.append(job)
+            wanted[number].append((place, turns))
 
     def fill(indices):
-        noise = [torch.Generator(device).manual_seed(noise_seeds[i]) for i in indices] if temperature else None
+        rows, groups, turns, seeds = zip(*(jobs[j] for j in indices), strict=True)
+        noise = [torch.Generator(device).manual_seed(seed) for seed in seeds] if temperature else None
         return _fill(
-            start[indices].to(device),
-            fixed[indices].to(device),
-            torch.stack([plans[i][0] for i in indices]).to(device),
-            [plans[i][1] for i in indices],
+            start[list(rows)].to(device),
+            fixed[list(rows)].to(device),
+            torch.stack(groups).to(device),
+            turns,
             functools.partial(_predict, net, guidance, temperature, noise),
             mask,
             remasking,
         )
 
     with batches.autocast(device, precision):
-        rows = batches.run(fill, [len(prompt) for prompt in prompts], batch_size, device)
+        filled = batches.run(fill, [len(turns) for _, _, turns, _ in jobs], batch_size, device)
+    return {
+        number: _denoised([_renumbered(filled[place], jobs[place][2], turns) for place, turns in own], start, mask)
+        for number, own in wanted.items()
+    }
+
+
+def _renumbered(row, turns, wanted):
+    """A filled row with the steps of the `turns` it took called by those of the `wanted` ones."""
+    if turns == wanted:
+        return row
+    canvas, step, confidence, withdrawn = row
+    numbers = torch.arange(max(turn.step for turn in turns) + 1)
+    numbers[[turn.step for turn in turns]] = torch.tensor([turn.step for turn in wanted])
+    return canvas, torch.where(step >= 0, numbers[step.clamp(min=0)], step), confidence, withdrawn
+
+
+def _denoised(rows, start, mask):
     return Denoised(
         canvas=torch.stack([row[0] for row in rows]) if rows else start,
         step=torch.stack([row[1] for row in rows]) if rows else start,

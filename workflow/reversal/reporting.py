@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from . import files
 from .errors import UserError
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -67,7 +68,13 @@ class Progress:
 
 @contextlib.contextmanager
 def job(snakemake):
-    """Run a script's body: threads set, progress logged, a `UserError` told in one line instead of a traceback."""
+    """Run a script's body: threads set, progress logged, a `UserError` told in one line instead of a traceback.
+
+    Inputs that changed since another job made them are refused. A job that an earlier, killed run left behind ends
+    before the body begins.
+    """
+    if snakemake.log:
+        files.hold(snakemake.log[0], waiting=lambda: print("waiting for this job of an earlier run to end", flush=True))
     running = Job(snakemake.log[0] if snakemake.log else None, snakemake.threads)
     # Hugging Face libraries draw bars of their own around work of milliseconds.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -76,7 +83,18 @@ def job(snakemake):
     if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()
     try:
+        files.verify(snakemake.input)
         yield running
+        files.record(snakemake.output)
     except UserError as error:
-        running.say(f"error: {error}")
-        sys.exit(f"error: {error}")
+        _end(running, error)
+    except Exception as error:
+        if words := files.full(error):
+            _end(running, f"{words}: {getattr(error, 'filename', None) or ', '.join(snakemake.output)} was not written")
+        raise
+
+
+def _end(running, message):
+    if running.log:
+        running.say(f"error: {message}")
+    sys.exit(f"error: {message}")

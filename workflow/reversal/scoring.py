@@ -3,6 +3,7 @@
 Shares are between 0 and 1 in long tables, in percent in the wide ones; both kinds of BLEU run from 0 to 100.
 """
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -33,8 +34,9 @@ def complete_split(
 ):
     """Answer every prompt of `rows` within `canvas` tokens: a list of completions, one dict a row.
 
-    `steps` and the further `sampling` options of `diffusion.denoise` are for diffusion networks; an autoregressive one
-    answers greedily, token by token, and its completions have no number of steps.
+    `steps`, a number or several to be taken one after the other, and the further `sampling` options of
+    `diffusion.denoise` are for diffusion networks; an autoregressive one answers greedily, token by token, and its
+    completions have no number of steps.
     """
     examples = [text.encode(tokenizer, row) for row in rows]
     for i, example in enumerate(examples):
@@ -45,12 +47,14 @@ def complete_split(
     prompts = [example.ids[: example.prompt] for example in examples]
     how = {"batch_size": batch_size, "precision": precision}
     if model.is_diffusion(net):
-        answers = _denoised(diffusion.denoise(net, prompts, canvas=canvas, steps=steps, **sampling, **how), prompts)
+        numbers = [steps] if isinstance(steps, int) else steps
+        done = diffusion.denoise_each(net, prompts, canvas=canvas, steps=numbers, **sampling, **how)
+        answers = [(number, answer) for number in numbers for answer in _denoised(done[number], prompts)]
     else:
-        answers, steps = _completed(net, prompts, canvas, tokenizer.eos_token_id, how), None
+        answers = [(None, answer) for answer in _completed(net, prompts, canvas, tokenizer.eos_token_id, how)]
     token_text = {}
     completions = []
-    for row, (ids, revealed) in zip(rows, answers, strict=True):
+    for row, (number, (ids, revealed)) in zip(itertools.cycle(rows), answers, strict=False):
         generation = decode(tokenizer, ids)
         for _, token, _, _ in revealed:
             token_text.setdefault(token, tokenizer.decode([token]))
@@ -58,7 +62,7 @@ def complete_split(
             {
                 "fact": row.fact,
                 "split": split,
-                "steps": steps,
+                "steps": number,
                 "prompt": row.prompt,
                 "reference": row.completion,
                 "generation": generation,
@@ -67,6 +71,15 @@ def complete_split(
             }
         )
     return completions
+
+
+def answered(completions, *, split, steps):
+    """Which rows of a split one model answered rightly in `steps` steps; None where its `completions` do not say.
+
+    An autoregressive model's completions have no steps and are taken whatever `steps` is.
+    """
+    rows = completions[(completions.split == split) & (completions.steps.isna() | (completions.steps == steps))]
+    return rows.correct.tolist() if len(rows) else None
 
 
 def _denoised(done, prompts):

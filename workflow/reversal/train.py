@@ -107,6 +107,7 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
         job.say(f"resumed after step {len(history)}")
     net.train()
     pending = []  # losses still on the device
+    parts = 1  # in which a batch goes through the network; more where memory is short
     saved = time.monotonic()
     label = "autoregressive training" if mask_id is None else "diffusion training"
     with Progress(job or Job(), len(plan), label, "steps", start=len(history)) as progress:
@@ -121,7 +122,8 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
                 batch = objective.diffusion_targets(ids, mask_id, generator=generator)
             share = objective.Targets(*(field[rank::world] for field in batch))
             rate = learning_rate(step, len(plan), recipe)
-            loss = _step(net, optimizer, share, rate, recipe.clip, device, world)
+            loss, parts = _gradients(net, share, device, parts)
+            loss = _step(net, optimizer, loss, rate, recipe.clip, world)
             trained += len(numbers)
             pending.append((step, epoch, loss, rate, trained / (time.monotonic() - began)))
             last = step + 1 == len(plan)
@@ -137,14 +139,34 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
     return pd.DataFrame(history)
 
 
-def _step(net, optimizer, batch, rate, clip, device, world):
-    """One update; returns the loss of the whole batch, still on the device."""
+def _gradients(net, batch, device, parts):
+    """Leave the batch's gradients in the network; returns the loss, still on the device, and in how many parts it went.
+
+    The weights of a batch's positions sum over its parts, so parts change the result by no more than rounding.
+    """
+    while True:
+        try:
+            total = 0.0
+            for part in range(min(parts, len(batch.inputs))):
+                piece = objective.Targets(*(field[part::parts] for field in batch))
+                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+                    loss = objective.loss(net, piece)
+                loss.backward()
+                total = total + loss.detach()
+            return total, parts
+        except torch.OutOfMemoryError:
+            if parts >= len(batch.inputs):
+                raise
+        # Out here, since the exception keeps the failed batch's tensors alive.
+        net.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        parts *= 2
+
+
+def _step(net, optimizer, loss, rate, clip, world):
+    """One update with the gradients that are there; returns the loss summed over processes."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-        loss = objective.loss(net, batch)
-    loss.backward()
-    loss = loss.detach()
     if world > 1:
         for tensor in [loss, *(p.grad for p in net.parameters())]:
             dist.all_reduce(tensor)

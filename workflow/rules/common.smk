@@ -25,6 +25,13 @@ def validate_configuration():
         sys.exit(f"error: {complaint}")
 
 
+def hold_study():
+    """Stop where another Snakemake runs the same study here; keep others out until this process ends."""
+    files = importlib.import_module("workflow.reversal.files")
+    if not files.hold(f".snakemake/studies/{config['study']}.held"):
+        sys.exit(f"error: study {config['study']} is being run by another snakemake in this folder; wait for it to end")
+
+
 def library(*modules):
     """Files of the library that a rule's results depend on: imports alone do not trigger a rerun."""
     return [str(ROOT / f"workflow/reversal/{module}.py") for module in modules]
@@ -63,6 +70,11 @@ def data_source(wildcards):
 def is_causal(wildcards):
     """Whether a model is autoregressive."""
     return config["models"][wildcards.model]["family"] == "autoregressive"
+
+
+def own_cores(wildcards):
+    """All cores for a diffusion model; one for an autoregressive one, whose jobs are short and run beside others."""
+    return 1 if is_causal(wildcards) else workflow.cores or 1
 
 
 # The splits that ask about the same facts forward (for the description) and in reverse (for the name).

@@ -31,6 +31,7 @@ rule prepare:
         "<results>/logs/prepare/{table}.log",
     wildcard_constraints:
         table="|".join(["facts", "train", *SPLITS, *RANDOMIZED]),
+    localrule: True
     conda:
         "../../envs/reversal.yaml"
     params:

@@ -15,7 +15,7 @@ rule complete:
         "<results>/benchmarks/complete/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: own_cores
     resources:
         gpu=1,
     params:
@@ -38,6 +38,7 @@ rule score:
         differences="<results>/tables/recall_differences.csv",
     log:
         "<results>/logs/score.log",
+    localrule: True
     conda:
         "../../envs/reversal.yaml"
     params:
@@ -65,7 +66,7 @@ rule compare_likelihoods:
         "<results>/benchmarks/likelihood/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: own_cores
     resources:
         gpu=1,
     params:
@@ -85,6 +86,7 @@ rule likelihood:
         "<results>/tables/likelihood.csv",
     log:
         "<results>/logs/likelihood.log",
+    localrule: True
     conda:
         "../../envs/reversal.yaml"
     params:

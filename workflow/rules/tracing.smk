@@ -6,6 +6,7 @@ rule trace:
     input:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=config["tracing"]["splits"]),
+        completions="<results>/completions/{model}/seed_{seed}.jsonl",
         code=library("diffusion", "autoregressive", "model", "text", "trace_study", "tracing", "tracing_llama"),
     output:
         directory("<results>/traces/{model}/seed_{seed}"),
@@ -15,7 +16,7 @@ rule trace:
         "<results>/benchmarks/trace/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: own_cores
     resources:
         gpu=1,
     params:
@@ -35,6 +36,7 @@ rule aggregate:
         facts="<results>/tables/traced_facts.csv",
     log:
         "<results>/logs/aggregate.log",
+    localrule: True
     conda:
         "../../envs/reversal.yaml"
     params:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import facts, model, reporting, trace_study
+from workflow.reversal import facts, model, reporting, scoring, trace_study
 
 with reporting.job(snakemake) as job:
     net, tokenizer = model.load(snakemake.input.model)
@@ -11,9 +11,19 @@ with reporting.job(snakemake) as job:
     }
     sampling = {**snakemake.params.sampling, "steps": snakemake.params.tracing["sampling_steps"]}
     canvas = sampling.pop("canvas")
+    completions = scoring.read_completions(snakemake.input.completions)
     for file in snakemake.input.rows:
         split = Path(file).stem
+        correct = scoring.answered(completions, split=split, steps=sampling["steps"])
         traces, outcomes = trace_study.trace_split(
-            net, tokenizer, facts.read(file), split=split, canvas=canvas, sampling=sampling, job=job, **options
+            net,
+            tokenizer,
+            facts.read(file),
+            split=split,
+            canvas=canvas,
+            sampling=sampling,
+            correct=correct,
+            job=job,
+            **options,
         )
         trace_study.write(traces, outcomes, Path(snakemake.output[0]) / split)

@@ -1,0 +1,165 @@
+"""A real Slurm of one node for tests: munge, controller and node, as root, on loopback, without a service manager."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+COMPILED_IN = Path("/etc/slurm/slurm.conf")  # Snakemake's plugin drops SLURM_CONF on the node
+
+CONFIGURATION = """\
+ClusterName=lab
+SlurmctldHost={node}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={lab}/munge/socket
+CredType=cred/munge
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmctldPidFile={lab}/slurmctld.pid
+SlurmdPidFile={lab}/slurmd.pid
+SlurmctldLogFile={lab}/slurmctld.log
+SlurmdLogFile={lab}/slurmd.log
+StateSaveLocation={lab}/state
+SlurmdSpoolDir={lab}/spool
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+MpiDefault=none
+SwitchType=switch/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmdTimeout=10
+KillWait=3
+MinJobAge=600
+SchedulerParameters=sched_interval=2,batch_sched_delay=0,bf_interval=5
+GresTypes=gpu
+NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=100000 Gres=gpu:2 State=UNKNOWN
+PartitionName=lab Nodes={node} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def unavailable():
+    """Why no Slurm can be started here, or None."""
+    missing = [name for name in (*DAEMONS, "sbatch", "squeue") if not shutil.which(name)]
+    if missing:
+        return f"{', '.join(missing)} not installed"
+    if os.geteuid():
+        return "a Slurm is started as root"
+    if COMPILED_IN.exists() and not COMPILED_IN.is_symlink():
+        return f"{COMPILED_IN} belongs to another Slurm"
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return f"the host name {socket.gethostname()} does not resolve"
+    return None
+
+
+class Lab:
+    """Start and stop the daemons; each is ended by the process id that it wrote itself."""
+
+    def __init__(self, cpus=8):
+        self.node = socket.gethostname().split(".")[0]
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        self.cpus = cpus
+
+    def __enter__(self):
+        self.folder.chmod(0o755)  # munge serves no socket that others could not reach
+        for name in ("munge", "state", "spool", "dev"):
+            (self.folder / name).mkdir(mode=0o755)
+        self._configure()
+        munge, lab = self.folder / "munge", self.folder
+        files = {"key-file": "key", "socket": "socket", "log-file": "log", "seed-file": "seed"}
+        given = [f"--{option}={munge / name}" for option, name in files.items()]
+        self._run("munged", *given, f"--pid-file={lab / 'munged.pid'}")
+        self._run("slurmctld", "-f", lab / "slurm.conf")
+        self._run("slurmd", "-f", lab / "slurm.conf", "-N", self.node)
+        self._wait_until_idle()
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["scancel", "-u", "root"], env=self.environment, check=False, timeout=20)
+        for name in reversed(DAEMONS):
+            self._end(self.folder / f"{name}.pid")
+        if COMPILED_IN.is_symlink() and COMPILED_IN.readlink() == self.folder / "slurm.conf":
+            COMPILED_IN.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def environment(self):
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def queue(self):
+        """The jobs: [(id, state, comment)]; Snakemake's comment names the rule."""
+        listed = self._run("squeue", "-h", "-o", "%i|%T|%k")
+        return [tuple(line.split("|")) for line in listed.splitlines()]
+
+    def _configure(self):
+        lab = self.folder
+        (lab / "munge/key").write_bytes(secrets.token_bytes(1024))
+        (lab / "munge/key").chmod(0o400)
+        for i in range(2):  # stand-ins that Slurm counts and hands out; no GPU is there
+            os.mknod(lab / f"dev/nvidia{i}", 0o600 | 0o020000, os.makedev(1, 3))
+        (lab / "gres.conf").write_text(f"Name=gpu File={lab}/dev/nvidia[0-1]\n")
+        (lab / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # named, never used
+        (lab / "slurm.conf").write_text(
+            CONFIGURATION.format(lab=lab, node=self.node, cpus=self.cpus, ports=_free_ports(2))
+        )
+        COMPILED_IN.parent.mkdir(exist_ok=True)
+        COMPILED_IN.unlink(missing_ok=True)
+        COMPILED_IN.symlink_to(lab / "slurm.conf")
+
+    def _run(self, *command):
+        done = subprocess.run(
+            list(map(str, command)), env=self.environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        if done.returncode:
+            logs = "\n".join(log.read_text()[-2000:] for log in self.folder.glob("*.log"))
+            raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}\n{logs}")
+        return done.stdout
+
+    def _wait_until_idle(self):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self._run("sinfo", "-h", "-N", "-o", "%T").strip().startswith("idle"):
+                return
+            time.sleep(0.25)
+        raise RuntimeError(f"the node did not come up: {(self.folder / 'slurmd.log').read_text()[-2000:]}")
+
+    def _end(self, file):
+        if not file.is_file():
+            return
+        pid = int(file.read_text())
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            for _ in range(100):
+                if not _is_running(pid, file.stem):
+                    return
+                if _ == 0:
+                    os.kill(pid, sign)
+                time.sleep(0.1)
+
+
+def _is_running(pid, name):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    except FileNotFoundError:
+        return False
+
+
+def _free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

@@ -1,0 +1,149 @@
+"""Files that are whole or absent; locks that end with their process; damage that is noticed; disks that are full."""
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from workflow.reversal import files, reporting
+from workflow.reversal.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+HOLDER = """
+    import time
+    from workflow.reversal import files
+    assert files.hold("held")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), files.atomic(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
+    table, folder = tmp_path / "results/table.csv", tmp_path / "results/traces"
+    folder.mkdir(parents=True)
+    table.write_text("a,b\n1,2\n")
+    (folder / "one.safetensors").write_bytes(bytes(100))
+    made = ["results/table.csv", "results/traces"]
+    files.record(made)
+    files.verify(made)
+    flip_a_bit(table)
+    with pytest.raises(UserError, match="results/table.csv changed since it was made; delete results/table.csv"):
+        files.verify(made)
+    flip_a_bit(table)
+    flip_a_bit(folder / "one.safetensors")
+    with pytest.raises(UserError, match="results/traces/one.safetensors changed since it was made"):
+        files.verify(made)
+    (folder / "one.safetensors").unlink()
+    with pytest.raises(UserError, match="one.safetensors is missing since it was made"):
+        files.verify(made)
+
+
+def test_what_no_job_made_is_not_verified(tmp_path):
+    (tmp_path / "mine.csv").write_text("a\n")
+    files.verify(["mine.csv", "absent.csv"])
+
+
+def test_a_job_refuses_an_input_that_changed(tmp_path, capsys):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    files.record(["table.csv"])
+    flip_a_bit(tmp_path / "table.csv")
+    job = SimpleNamespace(log=["log"], threads=1, input=["table.csv"], output=["out.csv"])
+    with pytest.raises(SystemExit, match="table.csv changed since it was made"), reporting.job(job):
+        pytest.fail("the body must not run")
+
+
+def python(code):
+    """How to run `code` with the library at hand."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return {"args": command, "text": True, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+
+
+def run(code):
+    return subprocess.run(**python(code), capture_output=True, check=False, timeout=120)
+
+
+def test_a_lock_ends_with_its_process_and_not_before(tmp_path):
+    holder = subprocess.Popen(**python(HOLDER), stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == "ready\n"
+        assert not files.hold("held")
+    finally:
+        holder.kill()
+        holder.communicate()
+    told = []
+    assert files.hold("held", waiting=lambda: told.append("waiting"))
+    assert not told
+
+
+SMALL_DISK = """
+    import resource, sys
+    from types import SimpleNamespace
+    from workflow.reversal import files, reporting
+    job = SimpleNamespace(log=[], threads=1, input=[], output=[{output!r}])
+    {prepare}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    with reporting.job(job):
+        {write}
+"""
+
+
+def test_no_room_for_a_table_is_told_in_one_line_and_the_old_one_stays(tmp_path):
+    table = tmp_path / "table.csv"
+    pd.DataFrame({"a": [1]}).to_csv(table, index=False)
+    before = table.read_bytes()
+    write = f"files.write_table(pd.DataFrame({{'a': range(10_000)}}), {str(table)!r})"
+    done = run(SMALL_DISK.format(output=str(table), prepare="import pandas as pd", write=write))
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"error: the file is too large: {table} was not written"
+    assert table.read_bytes() == before and list(tmp_path.iterdir()) == [table]
+
+
+def test_no_room_for_a_model_is_told_in_one_line_and_the_old_one_stays(tmp_path):
+    folder = tmp_path / "model"
+    prepare = (
+        "from workflow.reversal import model; "
+        "net = model.new(causal=True, vocab=500, width=32, layers=1, heads=2, mlp=64, eos=0, seed=0); "
+        f"model.save(net, None, {str(folder)!r})"
+    )
+    done = run(SMALL_DISK.format(output=str(folder), prepare=prepare, write=f"model.save(net, None, {str(folder)!r})"))
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == f"error: the file is too large: {folder} was not written"
+    assert "Traceback" not in done.stderr
+    assert sorted(file.name for file in folder.iterdir()) == sorted(
+        ["checksums.json", "config.json", "generation_config.json", "model.safetensors"]
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("I/O error: No space left (os error 28)")]
+)
+def test_a_full_disk_is_recognised(error):
+    assert files.full(error) == "the disk is full"
+    assert files.full(ValueError("something else")) is None

@@ -1,0 +1,43 @@
+"""The smoke study on a real Slurm, with one of its jobs killed on the way."""
+
+import os
+import signal
+import subprocess
+
+import pandas as pd
+import pytest
+import slurm_lab
+import studying
+
+PATIENCE = 900  # seconds
+
+
+@pytest.fixture(scope="module")
+def lab():
+    if reason := slurm_lab.unavailable():
+        pytest.skip(reason)
+    with slurm_lab.Lab() as running:
+        yield running
+
+
+def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path):
+    folder = studying.copy(root, tmp_path / "project")
+    arguments = ["--profile", "profiles/slurm", "--jobs", "4", "--latency-wait", "5"]
+    command = [part for part in studying.command(*arguments) if part not in ("--cores", "2")]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        running = subprocess.Popen(command, cwd=folder, env=lab.environment, stdout=output, stderr=output)
+    try:
+        victim = studying.wait_for_job(running, "finetune.py", folder)
+        rules = {comment for _, _, comment in lab.queue()}
+        os.kill(victim, signal.SIGKILL)
+        assert running.wait(PATIENCE) == 0, log.read_text()[-4000:]
+    finally:
+        if running.poll() is None:
+            running.terminate()
+            running.wait(60)
+    assert any("finetune" in rule for rule in rules), rules
+    assert "Trying to restart job" in log.read_text()
+    tables = folder / "results/smoke/tables"
+    assert len(pd.read_csv(tables / "step_scaling.csv")) and len(pd.read_csv(tables / "edits.csv"))
+    assert (folder / "results/smoke/paper/index.html").is_file()
