@@ -25,6 +25,7 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow/rules
 	$(BIN)/snakemake --lint
+	bash .ci/audit
 
 format: env
 	$(BIN)/ruff check --fix .
@@ -38,6 +39,7 @@ bench: env
 readme: env
 	$(BIN)/python docs/readme.py
 	$(BIN)/python docs/rulegraph.py
+	$(BIN)/python -m docs.mistakes
 
 clean:
 	rm -rf results .snakemake

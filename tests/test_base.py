@@ -1,6 +1,7 @@
 """Where models start, each way once; the hub is a server on 127.0.0.1."""
 
 import hashlib
+import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workflow.reversal import base, facts, generate, model, text
+from workflow.reversal import base, facts, generate, model, pins, text
+from workflow.reversal.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
 NETWORK = {"width": 32, "layers": 2, "heads": 2, "mlp": 64, "context": 64, "vocabulary": 500}
@@ -90,6 +92,7 @@ def golden_tokenizer(tmp_path):
 def test_an_smdm_checkpoint_becomes_a_base(name, causal, golden_tokenizer, tmp_path):
     weights = {"path": str(GOLDEN / f"{name}.safetensors"), "sha256": sha256(GOLDEN / f"{name}.safetensors")}
     source = {"weights": weights, "tokenizer": {"path": str(golden_tokenizer / "tokenizer.json")}, "n_head": 4}
+    source["eos_token"] = text.EOS
     base.lit_gpt(tmp_path / "base", causal=causal, **source)
     net, tokenizer = model.load(tmp_path / "base", device="cpu")
     assert model.vocab(net) == len(tokenizer) == 320 and net.config.rounded_rope
@@ -99,7 +102,7 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "reader")
     source = {"weights": {"path": GOLDEN / "ar.safetensors"}, "tokenizer": {"path": tmp_path / "reader/tokenizer.json"}}
     with pytest.raises(model.ModelError, match="has 320 tokens, but its tokenizer"):
-        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, **source)
+        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=text.EOS, **source)
 
 
 def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path):
@@ -108,7 +111,7 @@ def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path)
         "tokenizer": {"path": golden_tokenizer / "tokenizer.json"},
     }
     with pytest.raises(model.ModelError, match="SHA-256 is .*, expected 0000"):
-        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, **source)
+        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=text.EOS, **source)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -123,6 +126,8 @@ class Hub(BaseHTTPRequestHandler):
         self.answer(body=True)
 
     def answer(self, body):
+        if self.path.startswith("/api/models/owner/model"):
+            return self.describe()
         found = re.fullmatch(rf"/owner/model/resolve/{COMMIT}/(.+)", self.path)
         content = self.files.get(found[1]) if found else None
         if content is None:
@@ -147,6 +152,22 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.flush()
             if end < len(content):
                 self.connection.close()
+
+    def describe(self):
+        """The hub knows the hashes of large files only."""
+        listed = [{"rfilename": name} | self.large(content) for name, content in self.files.items()]
+        told = json.dumps({"id": "owner/model", "sha": COMMIT, "siblings": listed}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told)
+
+    @staticmethod
+    def large(content):
+        if len(content) < 1000:
+            return {}
+        return {"lfs": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 100}}
 
     def log_message(self, *_):
         pass
@@ -206,3 +227,28 @@ def test_pickled_weights_are_not_even_fetched(hub, name):
     with pytest.raises(model.ModelError, match=r"from \.safetensors only"):
         base.fetch("owner/model", name, COMMIT, "a" * 64, **hub)
     assert not Hub.ranges
+
+
+def test_pins_are_asked_of_the_hub_and_a_hash_that_is_there_stays(hub):
+    Hub.files = {"large.safetensors": bytes(5000), "tokenizer.json": b"{}"}
+    source = {"repo": "owner/model", "revision": "unpinned", "sha256": "unpinned"}
+    study = {
+        "models": {
+            "mdm": {
+                "lit_gpt": {
+                    "weights": {**source, "file": "large.safetensors"},
+                    "tokenizer": {**source, "file": "tokenizer.json", "revision": COMMIT},
+                }
+            },
+            "ar": {"lit_gpt": {"weights": {**source, "file": "large.safetensors", "sha256": "a" * 64}}},
+            "tiny": {"base": "bundled"},
+        }
+    }
+    found = pins.overlay(study, **hub)["models"]
+    assert set(found) == {"mdm", "ar"}
+    weights, tokenizer = found["mdm"]["lit_gpt"]["weights"], found["mdm"]["lit_gpt"]["tokenizer"]
+    assert weights["sha256"] == hashlib.sha256(bytes(5000)).hexdigest() and weights["revision"] == COMMIT
+    assert tokenizer["sha256"] == hashlib.sha256(b"{}").hexdigest()
+    assert found["ar"]["lit_gpt"]["weights"]["sha256"] == "a" * 64
+    with pytest.raises(UserError, match="owner/model has no absent.safetensors; it has large.safetensors, token"):
+        pins.pin({**source, "file": "absent.safetensors"}, **hub)

@@ -51,6 +51,7 @@ def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
     (folder / "one.safetensors").write_bytes(bytes(100))
     made = ["results/table.csv", "results/traces"]
     files.record(made)
+    (folder / ".snakemake_timestamp").touch()
     files.verify(made)
     flip_a_bit(table)
     with pytest.raises(UserError, match="results/table.csv changed since it was made; delete results/table.csv"):

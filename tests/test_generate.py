@@ -116,7 +116,7 @@ def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
 
 
 def test_too_many_people_is_an_error_that_says_so(words):
-    with pytest.raises(generate.GenerationError, match="first_names, last_names gave only"):
+    with pytest.raises(generate.GenerationError, match="first_names, last_names do not give so many"):
         generate.people({**words, "first_names": ["Ada"]}, 200, seed=1, of=generate.STUDY)
 
 

@@ -8,7 +8,7 @@ import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from . import facts, generate, model, smdm, text, train
+from . import facts, generate, model, pins, smdm, text, train
 from .files import sha256
 from .model import ModelError
 
@@ -72,9 +72,9 @@ def hub(output, *, repo, revision, files, trust_remote_code=False, **where):
     model.save(net, AutoTokenizer.from_pretrained(folder, local_files_only=True), output)
 
 
-def lit_gpt(output, *, causal, weights, tokenizer, n_head, norm_eps=1e-5, block_size=2048, **where):
-    """An SMDM checkpoint and a tokenizer, each a {path} here or a {repo, revision, file, sha256} on the hub."""
-    reader = AutoTokenizer.from_pretrained(_located(tokenizer, where).parent, local_files_only=True)
+def lit_gpt(output, *, causal, weights, tokenizer, n_head, eos_token="</s>", norm_eps=1e-5, block_size=2048, **where):
+    """An SMDM checkpoint and a tokenizer.json, each a {path} here or a {repo, revision, file, sha256} on the hub."""
+    reader = text.read_tokenizer(_located(tokenizer, where), eos_token)
     config = {"n_head": n_head, "norm_eps": norm_eps, "block_size": block_size, "eos_token_id": reader.eos_token_id}
     net = smdm.load(_located(weights, where), config, causal=causal)
     if model.vocab(net) != len(reader):
@@ -90,6 +90,11 @@ def _located(source, where):
         if "sha256" in source:
             _require(path, source["sha256"])
         return path
+    if pins.unpinned(source):
+        raise ModelError(
+            f"{source['repo']}/{source['file']} is unpinned; allowed: its commit and SHA-256, which "
+            "`python -m workflow.reversal.pins STUDY` asks the hub for, or a path"
+        )
     return fetch(source["repo"], source["file"], source["revision"], source["sha256"], **where)
 
 

@@ -13,6 +13,7 @@ from .errors import UserError
 
 HASHES = Path(".snakemake/hashes")  # of what jobs left, each file's under its own path
 OWN_CHECKSUMS = "checksums.json"  # a folder that has it is verified by who reads it
+TIMESTAMP = ".snakemake_timestamp"  # which Snakemake adds to folders that jobs made
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is too large"}
 _held = []  # open files whose locks last as long as the process
 
@@ -93,7 +94,8 @@ def _sums(path):
         return {"": sha256(path)}
     if (path / OWN_CHECKSUMS).is_file():
         return {}
-    return {str(file.relative_to(path)): sha256(file) for file in sorted(path.rglob("*")) if file.is_file()}
+    inside = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name != TIMESTAMP)
+    return {str(file.relative_to(path)): sha256(file) for file in inside}
 
 
 def full(error):

@@ -6,6 +6,7 @@ descriptions into two halves that never meet: one for studies, one for the biogr
 """
 
 import hashlib
+import math
 import random
 from pathlib import Path
 
@@ -23,7 +24,11 @@ class GenerationError(UserError):
 
 def read_lines(path):
     """The lines of a word list or template file, in the order of the file."""
-    lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerationError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    lines = [line.strip() for line in content.splitlines() if line.strip()]
     if not lines:
         raise GenerationError(f"{path}: no line in it")
     repeated = next((line for i, line in enumerate(lines) if line in lines[:i]), None)
@@ -77,14 +82,15 @@ def _combine(words, count, kinds, pattern, *, seed, of):
     """Match the lists word by word, in a new order each round, so that words are used evenly and tied to no other."""
     shortest = min(len(words[kind]) for kind in kinds)
     found = {}
-    for turn in range(10 + 20 * count // shortest):
+    rounds = 10 + 20 * count // shortest if count <= math.prod(len(words[kind]) for kind in kinds) else 1
+    for turn in range(rounds):
         for matched in zip(*(shuffled(words[kind], seed, of, kind, turn) for kind in kinds), strict=False):
             text = pattern.format(*matched)
             if half(text) == of:
                 found[text] = None
             if len(found) == count:
                 return list(found)
-    raise GenerationError(f"{count} combinations asked for, but {', '.join(kinds)} gave only {len(found)}; add words")
+    raise GenerationError(f"{count} combinations asked for, but {', '.join(kinds)} do not give so many; add words")
 
 
 def study_facts(words, *, people_per_group, seed):

@@ -5,6 +5,8 @@ from typing import NamedTuple
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from .errors import UserError
+
 EOS = "<eos>"
 
 
@@ -30,6 +32,17 @@ def train_tokenizer(texts, size):
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, clean_up_tokenization_spaces=False)
+
+
+def read_tokenizer(file, eos):
+    """The tokenizer of a tokenizer.json, whose end token is `eos`."""
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust reader raises no other kind
+        raise UserError(f"{file} is no tokenizer.json: {str(error).splitlines()[0]}") from None
+    if tokenizer.token_to_id(eos) is None:
+        raise UserError(f"{file} has no token {eos!r}; eos_token names its end token")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, clean_up_tokenization_spaces=False)
 
 
 def encode(tokenizer, row):

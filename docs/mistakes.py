@@ -1,0 +1,292 @@
+"""Mistakes that users make, and what they are told: `python -m docs.mistakes` writes docs/errors.md from them."""
+
+import copy
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from workflow.reversal import base, facts, generate, model, published, smdm, text
+from workflow.reversal.errors import UserError
+from workflow.schemas import validation
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests/golden/smdm"
+REMOVE = object()
+GPT2 = {"family": "autoregressive", "base": "hub"}
+PINNED = {"repo": "owner/name", "revision": "0" * 40, "files": {"model.safetensors": "0" * 64}}
+
+CONFIGURATIONS = [
+    # (keys, value, what the line says)
+    (["study"], "My Study", "study is 'My Study'; allowed: a folder name"),
+    (["study"], "../elsewhere", "study is '../elsewhere'; allowed: a folder name"),
+    (["study"], 7, "study is 7; allowed: a folder name"),
+    (["stduy"], "x", "stduy is not a key; did you mean study?"),
+    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated or published"),
+    (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
+    (
+        ["data", "generated", "people_per_group"],
+        1,
+        "data.generated.people_per_group is 1; allowed: a whole number from 2",
+    ),
+    (["data", "generated", "people_per_group"], 30.5, "data.generated.people_per_group is 30.5; allowed: a whole"),
+    (["data", "generated", "test_templates"], -1, "data.generated.test_templates is -1; allowed: a whole number"),
+    (["data", "generated", "seed"], "one", "data.generated.seed is 'one'; allowed: a whole number from 0 up"),
+    (["data", "generated", "sed"], 1, "data.generated.sed is not a key; did you mean seed?"),
+    (["data", "published", "folder"], 3, "data.published.folder is 3; allowed: a local folder, or null"),
+    (["data", "published", "verify"], "yes", "data.published.verify is 'yes'; allowed: true or false"),
+    (["models"], {}, "models is {}; allowed: at least one model"),
+    (["models", "mdm", "family"], "gpt", "models.mdm.family is 'gpt'; allowed: diffusion or autoregressive"),
+    (["models", "mdm", "base"], REMOVE, "models.mdm has no base; it needs one: bundled, pretrain"),
+    (["models", "mdm", "family"], REMOVE, "models.mdm has no family; it needs one: diffusion or"),
+    (["models", "mdm", "base"], "internet", "models.mdm.base is 'internet'; allowed: bundled, pretrain"),
+    (["models", "mdm", "bundled"], REMOVE, "models.mdm has no bundled; it needs one: the folder"),
+    (["models", "mdm", "bundle"], "x", "models.mdm.bundle is not a key; did you mean bundled?"),
+    (["models", "ar"], GPT2, "models.ar has no hub; it needs one: repo, revision and files"),
+    (
+        ["models", "ar"],
+        {**GPT2, "family": "diffusion", "hub": PINNED},
+        "models.ar.family is 'diffusion'; allowed: autoregr",
+    ),
+    (
+        ["models", "ar"],
+        {**GPT2, "hub": {**PINNED, "revision": "main"}},
+        "models.ar.hub.revision is 'main'; allowed: a commit",
+    ),
+    (
+        ["models", "ar"],
+        {**GPT2, "hub": {**PINNED, "repo": "gpt2"}},
+        "models.ar.hub.repo is 'gpt2'; allowed: owner/name",
+    ),
+    (["models", "ar"], {**GPT2, "hub": {**PINNED, "files": {"m.safetensors": "abc"}}}, "is 'abc'; allowed: a SHA-256"),
+    (
+        ["models", "ar"],
+        {"family": "autoregressive", "base": "lit_gpt"},
+        "models.ar has no lit_gpt; it needs one: weights",
+    ),
+    (["models", "Big Model"], {"family": "diffusion", "base": "scratch"}, "'Big Model'; allowed: a name of lower-case"),
+    (["seeds"], [], "seeds is []; allowed: a list of different whole numbers"),
+    (["seeds"], [1, 1], "seeds is [1, 1]; allowed: a list of different whole numbers"),
+    (["seeds"], 1, "seeds is 1; allowed: a list of different whole numbers"),
+    (["network", "width"], 0, "network.width is 0; allowed: a whole number from 1 up"),
+    (["network", "width"], 130, "network.width is 130; allowed: a multiple of twice network.heads"),
+    (["network", "vocabulary"], 100, "network.vocabulary is 100; allowed: a whole number from 257 up"),
+    (["pretraining", "rows"], 0, "pretraining.rows is 0; allowed: a whole number from 1 up"),
+    (["training", "learning_rate"], 0, "training.learning_rate is 0; allowed: a number above 0"),
+    (["training", "epochs"], 0, "training.epochs is 0; allowed: a whole number from 1 up"),
+    (["training", "betas"], [0.9], "training.betas is [0.9]; allowed: two numbers"),
+    (["training", "betas"], [0.9, 1.0], "training.betas[1] is 1.0; allowed: a number from 0 up, below 1"),
+    (["training", "lr"], 0.1, "training.lr is not a key; known here: epochs"),
+    (["training_processes"], 0, "training_processes is 0; allowed: a whole number from 1 up"),
+    (["sampling", "steps"], [1, 2, 0], "sampling.steps[2] is 0; allowed: steps are whole numbers from 1 up"),
+    (["sampling", "steps"], [], "sampling.steps is []; allowed: a list of different whole numbers from 1 up"),
+    (["sampling", "guidance"], -1, "sampling.guidance is -1; allowed: a number from 0 up"),
+    (["sampling", "order"], "greedy", "sampling.order is 'greedy'; allowed: confidence or random"),
+    (["sampling", "block"], 0, "sampling.block is 0; allowed: a whole number of tokens from 1 up, or null"),
+    (["likelihood", "samples"], 1, "likelihood.samples is 1; allowed: a whole number from 2 up"),
+    (["statistics", "bootstrap_draws"], 5, "statistics.bootstrap_draws is 5; allowed: a whole number from 100 up"),
+    (["precision"], "float16", "precision is 'float16'; allowed: float32 or bfloat16"),
+    (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
+    (["keyvalue", "search", "decay"], -1, "keyvalue.search.decay is -1; allowed: a number from 0 up"),
+    (["edits", "layers"], [-1], "edits.layers is [-1]; allowed: all, peak, or a list of layers from 0 up"),
+    (["tracing", "splits"], ["p2d"], "tracing.splits[0] is 'p2d'; allowed: p2d_same"),
+]
+
+
+def changed(config, keys, value):
+    config = copy.deepcopy(config)
+    inner = config
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is REMOVE:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    return config
+
+
+ROW = {"fact": "p2d-00", "template": 1, "prompt": "Ann is", "completion": " tall.", "subject": [0, 3], "answer": [1, 5]}
+FACT = {"id": "p2d-00", "group": "p2d", "name": "Ann", "description": "tall", "trained_as": [], "tested_as": ["tall"]}
+
+
+def rows(folder, *lines, read=facts.read):
+    file = folder / "rows.jsonl"
+    file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    read(file)
+
+
+def words(folder, name, content):
+    file = folder / f"{name}.txt"
+    file.write_text(content)
+    return generate.read_lines(file)
+
+
+def templates(folder, line):
+    (folder / "p2d.txt").write_text(f"{line}\n")
+    generate.read_templates(folder / "p2d.txt", asks="description")
+
+
+def generated(**changes):
+    where = {"words": ROOT / "data/words", "templates": ROOT / "data/templates", "seed": 1}
+    sizes = {"people_per_group": 30, "train_templates": 30, "test_templates": 10}
+    generate.read(**where, **sizes | changes)
+
+
+def checkpoint(folder, change=None, causal=False, n_head=4):
+    tensors = load_file(GOLDEN / "mdm.safetensors")
+    if change:
+        change(tensors)
+    save_file(tensors, folder / "mdm.safetensors")
+    smdm.load(folder / "mdm.safetensors", {"n_head": n_head}, causal=causal)
+
+
+def truncated(folder):
+    whole = (GOLDEN / "mdm.safetensors").read_bytes()
+    (folder / "mdm.safetensors").write_bytes(whole[: len(whole) // 2])
+    smdm.load(folder / "mdm.safetensors", {"n_head": 4}, causal=False)
+
+
+def pickled(folder):
+    (folder / "mdm.pth").write_bytes(b"\x80\x04.")
+    smdm.load(folder / "mdm.pth", {"n_head": 4}, causal=False)
+
+
+def lit_gpt(folder, **changes):
+    reader = text.train_tokenizer(["a few words"], 300)
+    reader.save_pretrained(folder)
+    source = {
+        "weights": {"path": GOLDEN / "mdm.safetensors"},
+        "tokenizer": {"path": folder / "tokenizer.json"},
+        "eos_token": text.EOS,
+    }
+    base.lit_gpt(folder / "base", causal=False, n_head=4, **source | changes)
+
+
+def saved(folder):
+    net = model.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
+    model.save(net, None, folder / "net")
+    return folder / "net"
+
+
+def damaged(folder):
+    weights = saved(folder) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    model.load(folder / "net")
+
+
+def without(folder, name):
+    (saved(folder) / name).unlink()
+    model.load(folder / "net")
+
+
+HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
+# (what is wrong, what makes it so, what the line says)
+FILES = [
+    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it"),
+    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice"),
+    ("a word list that is not there", lambda f: generate.read_words(f), "first_names.txt: No such file"),
+    ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
+    (
+        "more people than names",
+        lambda f: generated(people_per_group=10**6),
+        "but first_names, last_names do not give so many",
+    ),
+    (
+        "more templates than there are",
+        lambda f: generated(train_templates=90),
+        "90 training and 10 test templates",
+    ),
+    ("a row that is not JSON", lambda f: rows(f, ROW, "{"), "rows.jsonl:2: not JSON"),
+    ("a row without a field", lambda f: rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field"),
+    ("a field that is unknown", lambda f: rows(f, ROW | {"note": 1}), "rows.jsonl:1: field 'note' is unknown"),
+    ("an empty prompt", lambda f: rows(f, ROW | {"prompt": ""}), "rows.jsonl:1: prompt is empty"),
+    ("a span outside the text", lambda f: rows(f, ROW | {"answer": [1, 50]}), "rows.jsonl:1: answer is [1, 50]"),
+    (
+        "a fact of no group",
+        lambda f: rows(f, FACT | {"group": "d2d"}, read=facts.read_facts),
+        "rows.jsonl:1: group is 'd2d'; it is one of p2d, d2p, both",
+    ),
+    (
+        "a fact twice",
+        lambda f: rows(f, FACT, FACT, read=facts.read_facts),
+        "rows.jsonl:2: id 'p2d-00' is that of line 1; ids are unique",
+    ),
+    ("a published set that is not there", lambda f: published.read(f / "set"), "all_prompts_train.jsonl: no such file"),
+    (
+        "a checkpoint without a tensor",
+        lambda f: checkpoint(f, lambda tensors: tensors.pop("transformer.ln_f.weight")),
+        "transformer.ln_f.weight is missing",
+    ),
+    (
+        "a checkpoint with a tensor too many",
+        lambda f: checkpoint(f, lambda tensors: tensors.update(extra=torch.zeros(2))),
+        "extra is not part of",
+    ),
+    (
+        "a tensor of the wrong shape",
+        lambda f: checkpoint(f, lambda t: t.update({"transformer.h.1.norm_1.weight": torch.zeros(63)})),
+        "transformer.h.1.norm_1.weight has shape (63,), expected (64,)",
+    ),
+    ("heads that do not fit", lambda f: checkpoint(f, n_head=7), "n_head"),
+    ("a checkpoint of the other family", lambda f: checkpoint(f, causal=True), "this is a diffusion checkpoint"),
+    ("half a checkpoint", truncated, "mdm.safetensors: not a whole safetensors file"),
+    ("a pickled checkpoint", pickled, "not a .safetensors file"),
+    (
+        "a checkpoint with another hash",
+        lambda f: lit_gpt(f, weights={"path": GOLDEN / "mdm.safetensors", "sha256": "0" * 64}),
+        "SHA-256 is",
+    ),
+    ("a checkpoint that is not there", lambda f: lit_gpt(f, weights={"path": f / "no.safetensors"}), "no such file"),
+    ("a file without a pin", lambda f: lit_gpt(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),
+    ("a tokenizer of another model", lit_gpt, "the checkpoint has 320 tokens, but its tokenizer"),
+    ("an end token that is not there", lambda f: lit_gpt(f, eos_token="</s>"), "has no token '</s>'"),
+    ("a model with a changed bit", damaged, "model.safetensors: SHA-256 differs from checksums.json"),
+    ("a model without its weights", lambda f: without(f, "model.safetensors"), "no *.safetensors"),
+    ("a model without its configuration", lambda f: without(f, "config.json"), "no config.json"),
+]
+
+
+def told(mistake):
+    """What a `UserError` says about a mistake made in an empty folder, the folder's name left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mistake(Path(folder))
+        except UserError as error:
+            return str(error).replace(f"{folder}/", "").replace(f"{ROOT}/", "")
+    raise AssertionError("the mistake passed")
+
+
+def document():
+    """docs/errors.md: every mistake with the line that answers it."""
+    default = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    lines = [
+        "# What you are told when something is wrong",
+        "",
+        "One line that names the file, key or tensor, its value, and what is allowed. `make readme` writes this page;",
+        "the tests make each of these mistakes.",
+        "",
+        "## In the configuration",
+        "",
+        "| set | answer |",
+        "|---|---|",
+    ]
+    for keys, value, _ in CONFIGURATIONS:
+        shown = "(left out)" if value is REMOVE else json.dumps(value)
+        answer = validation.complaint(changed(default, keys, value), []).removeprefix("--config: ")
+        lines.append(f"| `{'.'.join(keys)}: {shown}` | {_cell(answer)} |")
+    lines += ["", "## In data and model files", "", "| mistake | answer |", "|---|---|"]
+    lines += [f"| {what} | {_cell(told(mistake))} |" for what, mistake, _ in FILES]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(line):
+    return line.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    (ROOT / "docs/errors.md").write_text(document(), encoding="utf-8")

@@ -1,0 +1,72 @@
+"""What to put into a study whose files on the hub are not pinned yet: `python -m workflow.reversal.pins STUDY`."""
+
+import sys
+from pathlib import Path
+
+import yaml
+from huggingface_hub import HfApi, hf_hub_download
+
+from .errors import UserError
+from .files import sha256
+
+UNPINNED = "unpinned"
+
+
+def unpinned(source):
+    """Whether a {repo, revision, file, sha256} lacks its commit or its hash."""
+    return UNPINNED in (source.get("revision"), source.get("sha256"))
+
+
+def pin(source, **where):
+    """The same with its commit and SHA-256, as the hub has them now; a hash that was there is not changed.
+
+    The hub knows the hashes of large files; small ones are downloaded to be hashed.
+    """
+    endpoint = where.get("endpoint")
+    info = HfApi(endpoint=endpoint).model_info(source["repo"], revision=_given(source["revision"]), files_metadata=True)
+    files = {file.rfilename: file for file in info.siblings}
+    if source["file"] not in files:
+        raise UserError(f"{source['repo']} has no {source['file']}; it has {', '.join(sorted(files))}")
+    digest = source["sha256"]
+    if digest == UNPINNED:
+        large = files[source["file"]].lfs
+        digest = large.sha256 if large else _hash(source, info.sha, where)
+    return {**source, "revision": info.sha, "sha256": digest}
+
+
+def _given(revision):
+    return None if revision == UNPINNED else revision
+
+
+def _hash(source, revision, where):
+    cache = where.get("cache")
+    return sha256(
+        hf_hub_download(
+            source["repo"], source["file"], revision=revision, cache_dir=cache, endpoint=where.get("endpoint")
+        )
+    )
+
+
+def overlay(study, **where):
+    """The part of a study (a dict) that has unpinned files, with them pinned."""
+    models = {}
+    for name, own in study.get("models", {}).items():
+        sources = {kind: own.get("lit_gpt", {}).get(kind, {}) for kind in ("weights", "tokenizer")}
+        found = {kind: pin(source, **where) for kind, source in sources.items() if unpinned(source)}
+        if found:
+            models[name] = {"lit_gpt": found}
+    return {"models": models} if models else {}
+
+
+def main(study):
+    """Print the pins that a study's file lacks."""
+    found = overlay(yaml.safe_load(Path(study).read_text(encoding="utf-8")))
+    if not found:
+        print(f"{study} has nothing to pin")
+        return
+    print(f"# The hub's answer. Put it into {study} if you trust it:")
+    print(yaml.safe_dump(found, sort_keys=False), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
