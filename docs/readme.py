@@ -1,12 +1,13 @@
 """Put the default study's findings into README.md, between its results marks, from the tables that the study left."""
 
+import os
+import platform
 from pathlib import Path
 
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "results/default/tables"
-OPEN, CLOSE = "<!-- results -->", "<!-- /results -->"
 SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 
 
@@ -23,6 +24,12 @@ def recall(scaling):
         label = f"{model}, {steps:.0f}" if pd.notna(steps) else f"{model}, token by token"
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def replicated(scaling):
+    """The same for a replication, at 16 steps."""
+    table = recall(scaling[scaling.steps.isna() | (scaling.steps == 16)])
+    return f"With other people and another seed of training (`studies/replication.yaml`):\n\n{table}"
 
 
 def pathways(effects):
@@ -79,6 +86,38 @@ def edits(table):
     return "\n".join(lines)
 
 
+def costs(folder):
+    """Seconds and memory of each long job, a column a model, from Snakemake's benchmarks."""
+    measured = {}
+    for file in sorted(folder.rglob("*.tsv")):
+        stage, *model = file.relative_to(folder).with_suffix("").parts[:2]
+        row = pd.read_csv(file, sep="\t").iloc[-1]
+        seconds, most = measured.get((stage, *model), (0, 0))
+        measured[stage, *model] = (seconds + row.s, max(most, row.max_rss))
+    models = ("mdm", "ar")
+    lines = ["| stage | mdm | ar |", "|---|---|---|"]
+    for stage, title in STAGES.items():
+        if (stage,) in measured:
+            shown = [f"{_cost(*measured[stage,])}, both models", ""]
+        else:
+            shown = [_cost(*measured[stage, model]) for model in models]
+        lines.append(f"| {title} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _cost(seconds, megabytes):
+    return f"{seconds:.0f} s, {megabytes / 1000:.1f} GB"
+
+
+STAGES = {
+    "finetune": "fine-tuning",
+    "complete": "recall",
+    "likelihood": "likelihoods",
+    "trace": "tracing",
+    "keyvalue": "keys and values, before and after fine-tuning",
+    "symmetry": "symmetry",
+    "edit": "edits",
+}
 SECTIONS = {
     "step_scaling": (recall, "Percent of the prompts answered exactly, with the 95% interval over facts:\n\n{}"),
     "causal_trace": (pathways, "**Pathways.** {}"),
@@ -101,11 +140,27 @@ def findings():
         file = TABLES / f"{name}.csv"
         if file.is_file():
             told.append(frame.format(tell(pd.read_csv(file, low_memory=False))))
+    again = ROOT / "results/replication/tables/step_scaling.csv"
+    if again.is_file():
+        told.insert(1, replicated(pd.read_csv(again)))
     ending = "These are tiny networks and generated people. `make readme` writes this section from `results/default`."
-    return "\n\n".join([f"{OPEN}\n## What the default study finds", *told, f"{ending}\n{CLOSE}"])
+    return "\n\n".join(["## What the default study finds", *told, ending])
+
+
+def expenses():
+    """The block about time and memory."""
+    about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
+    return f"{about}\n\n{costs(TABLES.parent / 'benchmarks')}"
+
+
+def between(readme, name, content):
+    """The README with what stands between its marks of a name replaced."""
+    opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, rest = readme.split(opening)
+    return f"{before}{opening}\n{content}\n{closing}{rest.split(closing)[1]}"
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(OPEN)
-    readme.write_text(before + findings() + rest.split(CLOSE)[1], encoding="utf-8")
+    file = ROOT / "README.md"
+    readme = between(file.read_text(encoding="utf-8"), "results", findings())
+    file.write_text(between(readme, "costs", expenses()), encoding="utf-8")

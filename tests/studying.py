@@ -21,8 +21,9 @@ def copy(root, folder):
 
 
 def command(*arguments, study="studies/smoke.yaml", cores=2):
-    """The command line of a Snakemake that runs a study."""
-    return [sys.executable, "-m", "snakemake", "--cores", str(cores), *arguments, "--configfile", study]
+    """The command line of a Snakemake that runs a study; without `cores`, a profile says where."""
+    limit = ["--cores", str(cores)] if cores else []
+    return [sys.executable, "-m", "snakemake", *limit, *arguments, "--configfile", study]
 
 
 def snakemake(folder, *arguments, **options):

@@ -23,7 +23,7 @@ def lab():
 def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path):
     folder = studying.copy(root, tmp_path / "project")
     arguments = ["--profile", "profiles/slurm", "--jobs", "4", "--latency-wait", "5"]
-    command = [part for part in studying.command(*arguments) if part not in ("--cores", "2")]
+    command = studying.command(*arguments, cores=None)
     log = tmp_path / "log"
     with log.open("w") as output:
         running = subprocess.Popen(command, cwd=folder, env=lab.environment, stdout=output, stderr=output)
