@@ -43,8 +43,10 @@ def models_from(base):
 
 
 validate_configuration()
+# None where a cluster has no such limit, and for reports.
+CORES = workflow.resource_settings.cores or 1
 # Jobs of one kind, one a model and seed, run side by side and share the cores.
-SHARED_THREADS = max(1, (workflow.cores or 1) // (len(config["models"]) * len(config["seeds"])))
+SHARED_THREADS = max(1, CORES // (len(config["models"]) * len(config["seeds"])))
 
 
 DATA = config["data"]
@@ -74,7 +76,7 @@ def is_causal(wildcards):
 
 def own_cores(wildcards):
     """All cores for a diffusion model; one for an autoregressive one, whose jobs are short and run beside others."""
-    return 1 if is_causal(wildcards) else workflow.cores or 1
+    return 1 if is_causal(wildcards) else CORES
 
 
 # The splits that ask about the same facts forward (for the description) and in reverse (for the name).

@@ -149,7 +149,7 @@ rule ablate:
         "<results>/benchmarks/ablate/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: CORES
     resources:
         gpu=1,
     params:

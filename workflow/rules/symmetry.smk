@@ -46,7 +46,7 @@ rule symmetry:
         "<results>/benchmarks/symmetry.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: workflow.cores or 1
+    threads: CORES
     params:
         **config["symmetry"],
         staged=STAGED,
