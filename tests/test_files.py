@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +33,9 @@ def here(tmp_path, monkeypatch):
 def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
+    times = path.stat()
     path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -63,6 +66,18 @@ def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
     (folder / "one.safetensors").unlink()
     with pytest.raises(UserError, match="one.safetensors is missing since it was made"):
         files.verify(made)
+
+
+def test_a_table_changed_by_hand_is_used_and_told_of(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    files.record(["table.csv"])
+    table.write_text("a,b\n1,3\n")
+    later = time.time_ns() + 10**9
+    os.utime(table, ns=(later, later))
+    told = []
+    files.verify(["table.csv"], tell=told.append)
+    assert told == ["table.csv was changed after it was made; it is used as it is"]
 
 
 def test_what_no_job_made_is_not_verified(tmp_path):

@@ -9,7 +9,7 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from . import facts, generate, model, pins, smdm, text, train
-from .files import sha256
+from .files import sha256, write_table
 from .model import ModelError
 
 TOKENIZER_TEXTS = 100_000  # more do not change which words a small vocabulary holds
@@ -43,7 +43,7 @@ def pretrain(output, history, *, causal, network, recipe, words, templates, peop
     ids = tokenizer(texts)["input_ids"]
     losses = train.fit(net, ids, train.Recipe(**recipe, seed=seed), checkpoints=checkpoints, job=job)
     model.save(net, tokenizer, output)
-    losses.to_csv(history, index=False)
+    write_table(losses, history)
     shutil.rmtree(checkpoints, ignore_errors=True)
 
 

@@ -83,7 +83,7 @@ def job(snakemake):
     if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()
     try:
-        files.verify(snakemake.input)
+        files.verify(snakemake.input, tell=lambda line: (running.say(line), print(line, file=sys.stderr)))
         yield running
         files.record(snakemake.output)
     except UserError as error:

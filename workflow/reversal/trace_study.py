@@ -21,7 +21,7 @@ import torch
 
 from . import autoregressive, diffusion, model, scoring, text, tracing
 from .errors import UserError
-from .files import atomic
+from .files import atomic, write_table
 
 CORRUPTIONS = ("gaussian", "mask", "swap")
 # What is restored, and which modules stay corrupted above it.
@@ -387,8 +387,7 @@ def write(traces, outcomes, folder):
         described = {name: getattr(trace, name) for name in ("about", "steps", "roles", "kinds")}
         with atomic(folder / f"{trace.about['fact']}.safetensors") as file:
             file.write(safetensors.numpy.save(trace.arrays, {"trace": json.dumps(described, ensure_ascii=False)}))
-    with atomic(folder / OUTCOMES) as file:
-        file.write(outcomes.to_csv(index=False).encode())
+    write_table(outcomes, folder / OUTCOMES)
 
 
 def read(folder):

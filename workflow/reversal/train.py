@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from . import model, objective
 from .errors import UserError
-from .files import sha256
+from .files import sha256, write_table
 from .reporting import Job, Progress
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
@@ -300,7 +300,7 @@ def _work(task, job):
     )
     if not dist.is_initialized() or dist.get_rank() == 0:
         model.save(net, tokenizer, task["output"])
-        history.to_csv(task["history"], index=False)
+        write_table(history, task["history"])
         shutil.rmtree(task["checkpoints"], ignore_errors=True)
 
 
