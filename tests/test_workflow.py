@@ -135,6 +135,7 @@ def test_a_damaged_table_is_noticed_before_it_is_used(smoke):
 def test_a_number_changed_by_hand_rebuilds_only_what_depends_on_it(smoke):
     table = smoke / "results/smoke/tables/likelihood.csv"
     content, times = table.read_bytes(), table.stat()
+    os.utime(smoke / ".snakemake/hashes/results/smoke/tables/likelihood.csv.json", (0, 0))  # made long ago
     try:
         table.write_bytes(content.replace(b"0", b"1", 1))
         assert set(planned(smoke)) == {"all", "figure_reversal_curse", "numbers", "page", "post"}

@@ -14,6 +14,7 @@ from .errors import UserError
 HASHES = Path(".snakemake/hashes")  # of what jobs left, each file's under its own path
 OWN_CHECKSUMS = "checksums.json"  # a folder that has it is verified by who reads it
 TIMESTAMP = ".snakemake_timestamp"  # which Snakemake adds to folders that jobs made
+TOUCHED = 60  # seconds within which Snakemake touches what a job left
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is too large"}
 _held = []  # open files whose locks last as long as the process
 
@@ -81,7 +82,7 @@ def verify(paths, *, tell=print):
         if not note.is_file():
             continue
         noted, found = json.loads(note.read_bytes()), _sums(path)
-        if noted != found and path.suffix == ".csv" and path.stat().st_mtime_ns > note.stat().st_mtime_ns:
+        if noted != found and path.suffix == ".csv" and path.stat().st_mtime > note.stat().st_mtime + TOUCHED:
             tell(f"{path} was changed after it was made; it is used as it is")
             continue
         for name in sorted(noted.keys() | found.keys()):
