@@ -15,6 +15,7 @@ rule keyvalue:
         "<results>/logs/keyvalue/{model}/{stage}.log",
     benchmark:
         "<results>/benchmarks/keyvalue/{model}/{stage}.tsv"
+    priority: 2  # long: begun before figures
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
@@ -69,6 +70,7 @@ rule edit:
         "<results>/logs/edit/{model}/seed_{seed}.log",
     benchmark:
         "<results>/benchmarks/edit/{model}/seed_{seed}.tsv"
+    priority: 1  # long: begun before figures
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
