@@ -35,7 +35,7 @@ format: env
 bench: env
 	for name in training sampling tracing; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
-# The README's findings, from results/default, and its picture of the rules.
+# The README's findings and costs, from results/default, its picture of the rules, and docs/errors.md.
 readme: env
 	$(BIN)/python docs/readme.py
 	$(BIN)/python docs/rulegraph.py

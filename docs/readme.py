@@ -1,4 +1,4 @@
-"""Put the default study's findings into README.md, between its results marks, from the tables that the study left."""
+"""Put the default study's findings and costs into README.md, between its marks, from what the study left."""
 
 import os
 import platform

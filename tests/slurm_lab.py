@@ -142,11 +142,10 @@ class Lab:
             return
         pid = int(file.read_text())
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            for _ in range(100):
-                if not _is_running(pid, file.stem):
-                    return
-                if _ == 0:
-                    os.kill(pid, sign)
+            if _is_running(pid, file.stem):
+                os.kill(pid, sign)
+            deadline = time.monotonic() + 10
+            while _is_running(pid, file.stem) and time.monotonic() < deadline:
                 time.sleep(0.1)
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from workflow.reversal import keyvalue, memory_tables, symmetry
+from workflow.reversal.errors import UserError
 
 FACTS = [f"both-{i:02}" for i in range(12)]
 PAIRS = [("both_p2d", "both_d2p")]
@@ -66,6 +67,11 @@ def test_every_comparison_and_space_comes_once_a_layer(compared):
 )
 def test_layers_can_be_chosen(choice, expected):
     assert memory_tables.chosen_layers(choice, traces(), "mdm", 4) == expected
+
+
+def test_a_layer_that_the_network_lacks_is_refused():
+    with pytest.raises(UserError, match="layers has 4; mdm has layers 0–3"):
+        memory_tables.chosen_layers([1, 4], traces(), "mdm", 4)
 
 
 def test_all_layers_are_taken_where_nothing_was_traced():

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from . import facts, generate, model, pins, smdm, text, train
@@ -98,15 +97,11 @@ def _located(source, where):
     return fetch(source["repo"], source["file"], source["revision"], source["sha256"], **where)
 
 
-def fetch(repo, file, revision, digest, *, cache=None, endpoint=None):
-    """Download one file of a hub repository (shows progress, resumes what was broken off) and check its SHA-256."""
+def fetch(repo, file, revision, digest, **where):
+    """Download one file of a hub repository and check its SHA-256; `where` as in `pins.download`."""
     if Path(file).suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
         raise ModelError(f"{repo}/{file}: weights are taken from .safetensors only")
-    try:
-        path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
-    except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        raise ModelError(f"{repo}/{file} at {revision} could not be fetched: {reason}") from error
+    path = pins.download(repo, file, revision, **where)
     _require(path, digest)
     return path
 

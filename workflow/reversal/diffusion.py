@@ -64,7 +64,6 @@ def denoise(net, prompts, *, canvas, steps, **options):
         revealed before compete with the new ones by the confidence they had; the least confident are masked again.
         (What LLaDA calls low-confidence remasking never takes a token back: it is "none" in order of confidence.)
     given: infilling: for each prompt a dict {position: id} of further tokens that stay.
-
     precision: of the network's matrix products, "float32" or "bfloat16".
 
     Each row draws random numbers of its own, seeded from `generator`, so batches do not change results.

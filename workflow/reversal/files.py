@@ -12,7 +12,7 @@ from pathlib import Path
 from .errors import UserError
 
 HASHES = Path(".snakemake/hashes")  # of what jobs left, each file's under its own path
-OWN_CHECKSUMS = "checksums.json"  # a folder that has it is verified by who reads it
+CHECKSUMS = "checksums.json"  # of a model; a folder that has them is verified by who reads it
 TIMESTAMP = ".snakemake_timestamp"  # which Snakemake adds to folders that jobs made
 TOUCHED = 60  # seconds within which Snakemake touches what a job left
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is too large"}
@@ -99,7 +99,7 @@ def _sums(path):
         return {}
     if path.is_file():
         return {"": sha256(path)}
-    if (path / OWN_CHECKSUMS).is_file():
+    if (path / CHECKSUMS).is_file():
         return {}
     inside = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name != TIMESTAMP)
     return {str(file.relative_to(path)): sha256(file) for file in inside}

@@ -82,7 +82,7 @@ def _combine(words, count, kinds, pattern, *, seed, of):
     """Match the lists word by word, in a new order each round, so that words are used evenly and tied to no other."""
     shortest = min(len(words[kind]) for kind in kinds)
     found = {}
-    rounds = 10 + 20 * count // shortest if count <= math.prod(len(words[kind]) for kind in kinds) else 1
+    rounds = 10 + 20 * count // shortest if count <= math.prod(len(words[kind]) for kind in kinds) else 0
     for turn in range(rounds):
         for matched in zip(*(shuffled(words[kind], seed, of, kind, turn) for kind in kinds), strict=False):
             text = pattern.format(*matched)

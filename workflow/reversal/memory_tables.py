@@ -76,7 +76,11 @@ def chosen_layers(choice, traces, model, depth):
     peak = set(peaks(traces, model))
     if choice == "all" or (choice == "peak" and not peak):
         return list(range(depth))
-    return sorted(peak if choice == "peak" else peak | set(choice))
+    if choice == "peak":
+        return sorted(peak)
+    if absent := [layer for layer in choice if layer >= depth]:
+        raise UserError(f"layers has {absent[0]}; {model} has layers 0–{depth - 1}")
+    return sorted(peak | set(choice))
 
 
 def _layers(runs, traces, model):

@@ -23,9 +23,7 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from .errors import UserError
-from .files import sha256
-
-CHECKSUMS = "checksums.json"
+from .files import CHECKSUMS, sha256
 
 
 class ModelError(UserError):

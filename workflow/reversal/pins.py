@@ -8,6 +8,7 @@ from huggingface_hub import HfApi, hf_hub_download
 
 from .errors import UserError
 from .files import sha256
+from .model import ModelError
 
 UNPINNED = "unpinned"
 
@@ -30,7 +31,7 @@ def pin(source, **where):
     digest = source["sha256"]
     if digest == UNPINNED:
         large = files[source["file"]].lfs
-        digest = large.sha256 if large else _hash(source, info.sha, where)
+        digest = large.sha256 if large else sha256(download(source["repo"], source["file"], info.sha, **where))
     return {**source, "revision": info.sha, "sha256": digest}
 
 
@@ -38,13 +39,13 @@ def _given(revision):
     return None if revision == UNPINNED else revision
 
 
-def _hash(source, revision, where):
-    cache = where.get("cache")
-    return sha256(
-        hf_hub_download(
-            source["repo"], source["file"], revision=revision, cache_dir=cache, endpoint=where.get("endpoint")
-        )
-    )
+def download(repo, file, revision, *, cache=None, endpoint=None):
+    """The path of one file of a hub repository, downloaded; shows progress, resumes what was broken off."""
+    try:
+        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise ModelError(f"{repo}/{file} at {revision} could not be fetched: {reason}") from error
 
 
 def overlay(study, **where):

@@ -3,7 +3,6 @@
 Shares are between 0 and 1 in long tables, in percent in the wide ones; both kinds of BLEU run from 0 to 100.
 """
 
-import itertools
 import json
 import math
 from collections import Counter
@@ -51,10 +50,11 @@ def complete_split(
         done = diffusion.denoise_each(net, prompts, canvas=canvas, steps=numbers, **sampling, **how)
         answers = [(number, answer) for number in numbers for answer in _denoised(done[number], prompts)]
     else:
+        numbers = [None]
         answers = [(None, answer) for answer in _completed(net, prompts, canvas, tokenizer.eos_token_id, how)]
     token_text = {}
     completions = []
-    for row, (number, (ids, revealed)) in zip(itertools.cycle(rows), answers, strict=False):
+    for row, (number, (ids, revealed)) in zip(rows * len(numbers), answers, strict=True):
         generation = decode(tokenizer, ids)
         for _, token, _, _ in revealed:
             token_text.setdefault(token, tokenizer.decode([token]))

@@ -93,7 +93,7 @@ rule base_hub:
 rule base_lit_gpt:
     """Start from an SMDM checkpoint: a safetensors file with lit-gpt's tensor names."""
     input:
-        code=library("base", "model", "smdm"),
+        code=library("base", "model", "smdm", "text"),
     output:
         directory("<results>/models/{model}/base"),
     log:
