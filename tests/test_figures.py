@@ -2,7 +2,6 @@ import importlib
 import subprocess
 import sys
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -485,8 +484,7 @@ def test_the_roles_are_those_of_the_study():
 def test_traces_are_read_as_the_study_writes_them(tmp_path):
     trace = traced(PLAIN)["mdm", "p2d_same"][0]
     trace = trace._replace(about={**trace.about, "fact": "p2d-00"})
-    outcomes = SimpleNamespace(to_csv=lambda index: "fact\n")
-    trace_study.write([trace], outcomes, tmp_path)
+    trace_study.write([trace], pd.DataFrame({"fact": ["p2d-00"]}), tmp_path)
     [found] = read.traces(tmp_path)
     assert found[:4] == trace[:4]
     assert all((found.arrays[name] == array).all() for name, array in trace.arrays.items())
