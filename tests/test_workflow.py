@@ -50,6 +50,14 @@ def test_a_dry_run_takes_seconds(checkout):
     assert after.children_user + after.children_system - before.children_user - before.children_system < 5
 
 
+def test_results_can_live_in_a_bucket(checkout, tmp_path):
+    """As on Kubernetes: what the project brings along is never looked for in the storage; the rest is."""
+    where = ["--default-storage-provider", "fs", "--default-storage-prefix", str(tmp_path)]
+    done = snakemake(checkout, "-n", *where, "--shared-fs-usage", "none")
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/results/smoke/tables/step_scaling.csv" in done.stdout + done.stderr
+
+
 def test_the_smoke_study_leaves_every_table(smoke):
     tables = smoke / "results/smoke/tables"
     scaling = pd.read_csv(tables / "step_scaling.csv")

@@ -34,7 +34,7 @@ def hold_study():
 
 def library(*modules):
     """Files of the library that a rule's results depend on: imports alone do not trigger a rerun."""
-    return [str(ROOT / f"workflow/reversal/{module}.py") for module in modules]
+    return local([str(ROOT / f"workflow/reversal/{module}.py") for module in modules])
 
 
 def models_from(base):
@@ -62,11 +62,10 @@ def data_source(wildcards):
     if DATA["source"] == "generated":
         made_from = DATA["generated"]
         words = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
-        return [
-            *(f"{made_from['words']}/{name}.txt" for name in words),
-            *(f"{made_from['templates']}/{direction}.txt" for direction in ("p2d", "d2p")),
-        ]
-    return DATA["published"]["folder"] or f"{DOWNLOADED}/june_version_7921032488"
+        lists = [f"{made_from['words']}/{name}.txt" for name in words]
+        return local(lists + [f"{made_from['templates']}/{direction}.txt" for direction in ("p2d", "d2p")])
+    given = DATA["published"]["folder"]
+    return local(given) if given else f"{DOWNLOADED}/june_version_7921032488"
 
 
 def is_causal(wildcards):

@@ -9,7 +9,7 @@ rule figure_reversal_curse:
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         likelihood="<results>/tables/likelihood.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/recall"),
     output:
         **picture("reversal_curse", category="Recall", figure="The reversal curse"),
@@ -30,7 +30,7 @@ rule figure_canvas:
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=EXAMPLES),
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/denoising"),
     output:
         **picture("canvas", category="Denoising", figure="The canvas"),
@@ -63,7 +63,7 @@ rule figure_probe:
     """What comes first to mind, before and after fine-tuning."""
     input:
         table="<results>/tables/probe.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/recall"),
     output:
         **picture("probe", category="Recall", figure="What comes first to mind"),
@@ -84,7 +84,7 @@ rule figure_dataset:
         facts="<results>/data/facts.jsonl",
         train="<results>/data/train.jsonl",
         splits=expand("<results>/data/{split}.jsonl", split=SPLITS),
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/data"),
     output:
         **picture("dataset", category="Data", figure="The dataset"),
@@ -101,7 +101,7 @@ rule figure_training_curves:
     """The loss of fine-tuning."""
     input:
         history=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/recall"),
     output:
         **picture("training_curves", category="Recall", figure="Training"),
@@ -121,8 +121,8 @@ rule figure_step_scaling:
     """Recall against denoising steps; published values beside ours where the data are the published ones."""
     input:
         scaling="<results>/tables/step_scaling.csv",
-        published="paper/table3.csv" if config["data"]["source"] == "published" else [],
-        words="paper/alt.yaml",
+        published=local("paper/table3.csv") if config["data"]["source"] == "published" else [],
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/recall"),
     output:
         **picture("step_scaling", category="Recall", figure="Recall against denoising steps"),
@@ -141,7 +141,7 @@ rule figure_trace_facts:
     """One fact traced: token by layer, a panel a denoising step."""
     input:
         traces=expand("<results>/traces/{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"][:1]),
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/tracing"),
     output:
         **picture("trace_facts", category="Causal tracing", figure="One fact traced"),
@@ -160,7 +160,7 @@ rule figure_trace_average:
     """Average indirect effects by role and layer, both directions of the diffusion model beside the autoregressive one."""
     input:
         table="<results>/tables/causal_trace.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/tracing"),
     output:
         **picture("trace_average", category="Causal tracing", figure="Average indirect effects"),
@@ -186,7 +186,7 @@ rule figure_symmetry_layers:
     """What forward and reverse memories share, by layer and statistic."""
     input:
         table="<results>/tables/symmetry.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/symmetry"),
     output:
         **picture("symmetry_layers", category="Symmetry", figure="Symmetry by layer"),
@@ -204,7 +204,7 @@ rule figure_symmetry_layers:
 use rule figure_symmetry_layers as figure_symmetry_pca with:
     input:
         table="<results>/tables/symmetry_pca.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/symmetry"),
     output:
         **picture("symmetry_pca", category="Symmetry", figure="Keys and values in a plane"),
@@ -215,7 +215,7 @@ use rule figure_symmetry_layers as figure_symmetry_pca with:
 use rule figure_symmetry_layers as figure_symmetry_spectra with:
     input:
         table="<results>/tables/symmetry_spectra.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/symmetry"),
     output:
         **picture("symmetry_spectra", category="Symmetry", figure="Spectra of keys and values"),
@@ -226,7 +226,7 @@ use rule figure_symmetry_layers as figure_symmetry_spectra with:
 use rule figure_symmetry_layers as figure_symmetry_retrieval with:
     input:
         table="<results>/tables/symmetry_retrieval.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/symmetry"),
     output:
         **picture("symmetry_retrieval", category="Symmetry", figure="Retrieving a fact's partner"),
@@ -237,7 +237,7 @@ use rule figure_symmetry_layers as figure_symmetry_retrieval with:
 use rule figure_symmetry_layers as figure_edits with:
     input:
         table="<results>/tables/edits.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/editing"),
     output:
         **picture("edits", category="Edits", figure="Rank-one edits"),
@@ -248,7 +248,7 @@ use rule figure_symmetry_layers as figure_edits with:
 use rule figure_symmetry_layers as figure_ablations with:
     input:
         table="<results>/tables/ablations.csv",
-        words="paper/alt.yaml",
+        words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/ablation"),
     output:
         **picture("ablations", category="Recall", figure="Choices of the sampler"),

@@ -4,7 +4,7 @@
 rule base_bundled:
     """Start from a tiny base that ships with the project."""
     input:
-        lambda wildcards: config["models"][wildcards.model]["bundled"],
+        lambda wildcards: local(config["models"][wildcards.model]["bundled"]),
     output:
         directory("<results>/models/{model}/base"),
     log:
@@ -41,8 +41,8 @@ rule base_scratch:
 rule base_pretrain:
     """Train a base on biographies of people who are in no study."""
     input:
-        words=config["data"]["generated"]["words"],
-        templates=config["data"]["generated"]["templates"],
+        words=local(config["data"]["generated"]["words"]),
+        templates=local(config["data"]["generated"]["templates"]),
         code=library("base", "generate", "model", "objective", "text", "train"),
     output:
         model=directory("<results>/models/{model}/base"),

@@ -10,7 +10,7 @@ rule numbers:
         **EVIDENCE,
         histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
-        published="paper/table3.csv",
+        published=local("paper/table3.csv"),
         reference=KEPT,
         code=library(*READING, "intervals", "render/findings", "render/memory", "render/numbers"),
     output:
@@ -75,10 +75,10 @@ rule page:
     input:
         **SHOWN,
         explorer="<results>/paper/explorer.json",
-        page="paper/page.html.j2",
-        style="paper/page.css",
-        script="paper/explorer.js",
-        tool="paper/explorer.html",
+        page=local("paper/page.html.j2"),
+        style=local("paper/page.css"),
+        script=local("paper/explorer.js"),
+        tool=local("paper/explorer.html"),
         code=library(*READING, *WRITING, "render/explorer", "render/page"),
     output:
         report("<results>/paper/index.html", category="Paper", caption="../../paper/captions/page.rst"),

@@ -29,7 +29,7 @@ rule score:
     """Recall against denoising steps in both conventions, and the difference between the families."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
-        published="paper/table3.csv",
+        published=local("paper/table3.csv"),
         code=library("facts", "intervals", "scoring"),
     output:
         steps="<results>/tables/step_scaling.csv",
@@ -101,9 +101,9 @@ rule probe:
         base="<results>/models/{model}/base",
         tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=config["seeds"][0]),
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
-        words=config["data"]["generated"]["words"],
-        templates=config["data"]["generated"]["templates"],
-        prompts=config["probe"]["file"] or [],
+        words=local(config["data"]["generated"]["words"]),
+        templates=local(config["data"]["generated"]["templates"]),
+        prompts=local(config["probe"]["file"] or []),
         code=library("autoregressive", "diffusion", "generate", "probing", "scoring"),
     output:
         "<results>/probe/{model}.csv",

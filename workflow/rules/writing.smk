@@ -23,9 +23,9 @@ SHOWN = {
     "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
     "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
     "numbers": "<results>/paper/numbers.json",
-    "template": "paper/post.md.j2",
-    "sentences": "paper/sentences.j2",
-    "bibliography": "paper/references.bib",
+    "template": local("paper/post.md.j2"),
+    "sentences": local("paper/sentences.j2"),
+    "bibliography": local("paper/references.bib"),
     # Not read: what the footers tell the age and the maker of.
     "tables": EVIDENCE["tables"]
     + expand("<results>/tables/step_scaling_by_{way}_direction.csv", way=["training", "question"]),
@@ -33,7 +33,7 @@ SHOWN = {
     "data": EVIDENCE["data"],
 }
 # Results of larger runs that are kept with the paper.
-KEPT = sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/**/*.csv", recursive=True))
+KEPT = local(sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/**/*.csv", recursive=True)))
 
 
 def makers(wildcards, input):
