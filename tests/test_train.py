@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -248,3 +249,27 @@ def test_one_row_that_memory_cannot_hold_ends_the_run(monkeypatch):
     monkeypatch.setattr(objective, "loss", never)
     with pytest.raises(torch.OutOfMemoryError):
         train.fit(fresh(True), ROWS, recipe())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_compiled_program_serves_all_blocks_and_lengths_and_is_gone_afterwards(causal, monkeypatch):
+    plain, fused = fresh(causal, layers=10), fresh(causal, layers=10)
+    programs = []
+
+    def backend(graph, inputs):
+        programs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    expected = train.fit(plain, ROWS, recipe(epochs=2))
+    found = train.fit(fused, ROWS, recipe(epochs=2, compile=True))
+    assert len(programs) == 1
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-4)
+    assert all("forward" not in vars(block) for block in model.layers(fused))
+
+
+def test_compiling_needs_a_compiler_and_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(train.TrainingError, match="training.compile is true, but there is no C compiler"):
+        train.fit(fresh(True), ROWS, recipe(compile=True))

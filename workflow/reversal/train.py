@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.fx.experimental import _config as symbolic_shapes
 
 from . import model, objective
 from .errors import UserError
@@ -48,6 +50,7 @@ class Recipe:
     clip: float = 1.0
     final_fraction: float = 0.1
     width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
+    compile: bool = False  # fuse the kernels of the network's blocks
     seed: int = 0
 
 
@@ -110,7 +113,7 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
     parts = 1  # in which a batch goes through the network; more where memory is short
     saved = time.monotonic()
     label = "autoregressive training" if mask_id is None else "diffusion training"
-    with Progress(job or Job(), len(plan), label, "steps", start=len(history)) as progress:
+    with _compiled(net, recipe.compile), Progress(job or Job(), len(plan), label, "steps", len(history)) as progress:
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
@@ -137,6 +140,23 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
                 saved = time.monotonic()
     net.eval()
     return pd.DataFrame(history)
+
+
+@contextmanager
+def _compiled(net, wanted):
+    """Within it, where `wanted`, one compiled program serves all of the network's blocks, and rows of any length."""
+    if wanted and not any(map(shutil.which, filter(None, [os.getenv("CC"), "cc", "gcc", "clang"]))):
+        raise TrainingError("training.compile is true, but there is no C compiler (cc, gcc, clang, or what CC names)")
+    blocks = model.layers(net) if wanted else []
+    for block in blocks:
+        block.forward = torch.compile(block.forward, dynamic=True)
+    try:
+        # Sizes that happen to be equal, as 64 rows and heads of 64 numbers, would else be taken for one.
+        with symbolic_shapes.patch(use_duck_shape=False):
+            yield
+    finally:
+        for block in blocks:
+            del block.forward
 
 
 def _gradients(net, batch, device, parts):
