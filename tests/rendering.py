@@ -10,6 +10,7 @@ import pandas as pd
 import safetensors.numpy
 import yaml
 
+from workflow.reversal.facts import RECALL_SPLITS
 from workflow.reversal.render import evidence, write
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,12 +45,21 @@ ROLES = [
 
 
 def make(
-    folder, *, diffusion=0.9, autoregressive=0.0, answered=True, models=("mdm", "ar"), names=HOSTILE, source="generated"
+    folder,
+    *,
+    diffusion=0.9,
+    autoregressive=0.0,
+    answered=True,
+    models=("mdm", "ar"),
+    names=HOSTILE,
+    source="generated",
+    change=None,
 ):
     """Write a study to `folder` and return what the rules of the paper would be given.
 
     `diffusion` and `autoregressive` are the shares recalled in reverse. If not `answered`, nothing is right, and so
-    nothing is traced, extracted, compared or edited.
+    nothing is traced, extracted, compared or edited. `change` is
+    {table: a function of its rows}.
     """
     folder = Path(folder)
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -66,9 +76,12 @@ def make(
         _completions(folder, name, family, reverse[name], answered)
         if answered:
             _traces(folder, name)
-        for split in evidence.RECALL_SPLITS:
+        for split in RECALL_SPLITS:
             (folder / f"traces/{name}/seed_1/{split}").mkdir(parents=True, exist_ok=True)
     _tables(folder, families, reverse, answered)
+    for name, changed in (change or {}).items():
+        file = folder / f"tables/{name}.csv"
+        changed(pd.read_csv(file)).to_csv(file, index=False)
     figures = [
         name
         for name in FIGURES
@@ -144,7 +157,7 @@ def _given(folder, config, families, figures):
 
 
 def _data(folder, names):
-    facts, splits = [], {"train": []} | {split: [] for split in evidence.RECALL_SPLITS}
+    facts, splits = [], {"train": []} | {split: [] for split in RECALL_SPLITS}
     for group, i in itertools.product(("p2d", "d2p", "both"), range(3)):
         name, description = names[i], f"the baker of {names[i]}"
         fact = f"{group}-{i:02}"
@@ -181,7 +194,7 @@ def _network(folder, name, family):
 
 def _completions(folder, name, family, reverse, answered):
     rows = []
-    for split in evidence.RECALL_SPLITS:
+    for split in RECALL_SPLITS:
         share = reverse if split.endswith("reverse") else float(answered)
         questions = evidence.lines(folder / f"data/{split}.jsonl")
         for i, row in enumerate(questions):
@@ -197,7 +210,7 @@ def _completions(folder, name, family, reverse, answered):
 
 def _traces(folder, name):
     rng = np.random.default_rng(len(name))
-    for split in evidence.RECALL_SPLITS:
+    for split in RECALL_SPLITS:
         for row in evidence.lines(folder / f"data/{split}.jsonl")[:2]:
             steps = [0, 1]
             about = {
@@ -237,7 +250,7 @@ def _tables(folder, families, reverse, answered):
                 "ci_high": gap + 1,
             }
             | {"p_value": 0.01, "right_more_likely": 0.7}
-            for name, split in itertools.product(families, evidence.RECALL_SPLITS)
+            for name, split in itertools.product(families, RECALL_SPLITS)
             for gap in [3.0 if answered and not (split.endswith("reverse") and not reverse[name]) else 0.0]
         ],
         "probe": [
@@ -249,7 +262,7 @@ def _tables(folder, families, reverse, answered):
         "traced_facts": [
             {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "n": 9}
             | {"outcome": "traced" if answered else "not answered"}
-            for name, split in itertools.product(families, evidence.RECALL_SPLITS)
+            for name, split in itertools.product(families, RECALL_SPLITS)
         ],
         "causal_trace": _effects(families) if answered else [],
         "keyvalue": _extractions(families) if answered else [],
@@ -277,7 +290,7 @@ def _around(value, reach=0.05):
 
 def _scaling(families, reverse, answered):
     rows = []
-    for (name, family), split in itertools.product(families.items(), evidence.RECALL_SPLITS):
+    for (name, family), split in itertools.product(families.items(), RECALL_SPLITS):
         for steps in STEPS if family == "diffusion" else [None]:
             share = reverse[name] if split.endswith("reverse") else float(answered)
             share *= 0.5 if steps == STEPS[0] else 1
@@ -291,9 +304,7 @@ def _scaling(families, reverse, answered):
 def _differences(families, reverse):
     if len(families) < 2:
         return []
-    gaps = {
-        split: reverse["mdm"] - reverse["ar"] if split.endswith("reverse") else 0 for split in evidence.RECALL_SPLITS
-    }
+    gaps = {split: reverse["mdm"] - reverse["ar"] if split.endswith("reverse") else 0 for split in RECALL_SPLITS}
     return [
         {"diffusion": "mdm", "autoregressive": "ar", "split": split, "steps": steps, "difference": gap}
         | _around(gap)
@@ -304,7 +315,7 @@ def _differences(families, reverse):
 
 def _effects(families):
     rows = []
-    for name, split, stage in itertools.product(families, evidence.RECALL_SPLITS, ("first", "last", "all")):
+    for name, split, stage in itertools.product(families, RECALL_SPLITS, ("first", "last", "all")):
         about = {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "score": "probability", "n": 9}
         for kind, mean in (("clean", 0.9), ("corrupted", 0.2), ("total", 0.7 if stage == "first" else 0.3)):
             rows.append(about | {"kind": kind, "stage": stage, "role": "all", "mean": mean} | _around(mean))

@@ -494,3 +494,18 @@ def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):
     (tmp_path / "table.csv").write_text("token,value\nnull,1\nNA,\n")
     table = read.table(tmp_path / "table.csv", model="mdm")
     assert list(table.token) == ["null", "NA"] and np.isnan(table.value[1]) and list(table.columns)[0] == "model"
+
+
+def test_a_step_in_random_order_is_not_told_as_the_surest():
+    for order, which in (("confidence", "the most probable are"), ("random", "some are")):
+        assert figures.denoising_step(of_mdm(completions(PLAIN)), flat(PLAIN), order=order).says["which"] == which
+
+
+def test_an_autoregressive_model_that_only_names_people_has_a_panel():
+    [panel] = tracing.panels({("ar", "d2p_same")}, {"ar": "autoregressive"})
+    assert panel.title == "AR reverse: description → person"
+
+
+def test_what_leads_is_drawn_where_there_is_no_noise():
+    drawing = figures.trace_average(trace_table().assign(corruption="swap"), models=MODELS)
+    assert drawing.says == figures.trace_average(trace_table(), models=MODELS).says

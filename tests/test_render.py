@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
 from workflow.reversal.errors import UserError
-from workflow.reversal.render import bibliography, evidence, explorer, findings, markdown, provenance, wording, write
+from workflow.reversal.facts import RECALL_SPLITS
+from workflow.reversal.render import bibliography, explorer, findings, markdown, provenance, wording, write
 
 
 class Reader(HTMLParser):
@@ -132,6 +133,54 @@ def test_the_sentences_follow_the_numbers(tmp_path, options, says):
     assert not re.search(r"\bnan\b|None|Undefined|\{#-|\}\}\}", text)
     prose = text.split("---\n", 2)[2].replace("tl;dr", "")
     assert not re.search(r" [.,;]|\.\.|;[a-z]", prose)
+
+
+def without(query):
+    return lambda table: table.drop(table.query(query).index)
+
+
+def untaken(edits):
+    taken = (edits.measure == "efficacy") & (edits.when == "after")
+    return edits.assign(value=edits.value.where(~taken, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "never"),
+    [
+        (
+            dict.fromkeys(["causal_trace", "traced_facts"], without("split.str.endswith('reverse')")),
+            "18 combinations of a person and a question were traced in the MDM",
+            "for people taught in either direction",
+        ),
+        (
+            dict.fromkeys(["causal_trace", "traced_facts"], without("model == 'mdm'")),
+            "0 combinations of a person and a question were traced in the MDM",
+            "No answer of the MDM was traced",
+        ),
+        (
+            {"causal_trace": without("stage == 'last'")},
+            "No answer of the MDM was traced at more than one step",
+            "stand in for the subject",
+        ),
+        (
+            {"symmetry": without("layer == 'peak'")},
+            "Tracing gave no layer at which to compare keys and values",
+            "layer 1, where tracing points",
+        ),
+        (
+            {"symmetry": without("comparison.str.contains(': ') and not comparison.str.startswith('within')")},
+            "Too few facts have ",
+            "in no model more than by chance",
+        ),
+        ({"edits": untaken}, "most edits do not even take, so that they say nothing", "carry over"),
+    ],
+)
+def test_sentences_hold_where_part_of_the_evidence_is_missing(tmp_path, change, says, never):
+    given = make(tmp_path, names=["Ann Ash", "Bob Beech", "Cy Cedar"], change=change)
+    text = unescape(render(given, tmp_path / "out").post.read_text(encoding="utf-8"))
+    assert says in text and never not in text
+    prose = text.split("---\n", 2)[2].replace("tl;dr", "")
+    assert not re.search(r"\bnan\b|None|Undefined| [.,;]|\.\.|;[a-z]|\*\* \n", prose)
 
 
 def test_a_missing_number_stops_with_the_template_and_its_line(made, tmp_path):
@@ -257,7 +306,7 @@ def test_published_values_stand_beside_ours_where_the_data_are_the_published_one
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
     table = text.split('id="table-recall"')[1].split("</table>")[0]
     rows = re.findall(r"<tr><th scope=\"row\">(.*?)</th>(.*?)</tr>", table)
-    beside = {name: re.findall("<td>(.*?)</td>", cells)[1::2] for name, cells in rows}
+    beside = {name: re.findall("<td>(.*?)</td>", cells)[::2] for name, cells in rows}
     assert beside == {
         "MDM, 1": ["–"] * 4,
         "MDM, 4": ["91.3", "0.0", "2.5", "40.2"],
@@ -269,7 +318,7 @@ def test_larger_runs_stand_beside_the_published_values(tmp_path):
     kept = tmp_path / "reference/large"
     (kept / "tables").mkdir(parents=True)
     (kept / "provenance.json").write_text(json.dumps({"hardware": "one GPU", "versions": {"torch": "2.11"}}))
-    rows = ["model,steps,split,accuracy", *(f"mdm,16,{split},0.125" for split in evidence.RECALL_SPLITS)]
+    rows = ["model,steps,split,accuracy", *(f"mdm,16,{split},0.125" for split in RECALL_SPLITS)]
     (kept / "tables/step_scaling.csv").write_text("\n".join(rows))
     given = make(tmp_path)
     given.evidence.reference = [str(kept / "provenance.json")]

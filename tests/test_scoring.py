@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.reversal import autoregressive, diffusion, model, scoring, text
+from workflow.reversal import autoregressive, diffusion, model, probing, scoring, text
 from workflow.reversal.facts import SPLITS, Row
 
 ROWS = [
@@ -243,3 +243,11 @@ def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenize
         assert rows.probability.is_monotonic_decreasing and rows["rank"].iloc[0] == 1
         assert rows.entropy.iloc[0] == pytest.approx(-(rows.probability * np.log(rows.probability)).sum(), abs=1e-4)
         assert 0 < rows.entropy.iloc[0] <= math.log(len(tokenizer)) + 1e-6
+
+
+def test_prompts_of_general_knowledge_have_their_answers_and_others_need_none(root, tmp_path):
+    general = probing.given_prompts(root / "data/prompts/general.txt", 8)
+    assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
+    assert all(answer for _, answer in probing.given_prompts(root / "data/prompts/general.txt", 99))
+    (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
+    assert probing.given_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]

@@ -43,8 +43,9 @@ SPLITS = {
     "both_p2d": Split("both_prompts_test", "both", asks="description", trained="both"),
     "both_d2p": Split("both_prompts_test", "both", asks="name", trained="both"),
 }
+RECALL_SPLITS = tuple(name for name, split in SPLITS.items() if split.trained != "both")
 # The likelihood test's splits, each with the split whose prompts it pairs with wrong answers.
-RANDOMIZED = {f"{name}_randomized": name for name, split in SPLITS.items() if split.trained != "both"}
+RANDOMIZED = {f"{name}_randomized": name for name in RECALL_SPLITS}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What comes first to a model's mind: prompts about facts it was pretrained on, and about the study's."""
+"""What comes first to a model's mind: prompts about facts it may have been pretrained on, and about the study's."""
 
 from pathlib import Path
 
@@ -20,6 +20,12 @@ def pretraining_prompts(words, templates, *, people, seed, count):
         filled = opening.replace("{name}", name).replace("{description}", description).rstrip()
         prompts.append((filled, name if asked == "name" else description))
     return prompts
+
+
+def given_prompts(path, count):
+    """The first prompts of a file, one a line, each with what stands after its "=>", or None: [(prompt, answer), …]."""
+    pairs = [line.partition("=>") for line in generate.read_lines(path)]
+    return [(prompt.rstrip(), answer.strip() or None) for prompt, _, answer in pairs][:count]
 
 
 def table(net, tokenizer, prompts, *, stage, top, canvas):

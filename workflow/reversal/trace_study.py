@@ -20,10 +20,10 @@ import safetensors.numpy
 import torch
 
 from . import autoregressive, diffusion, model, scoring, text, tracing
+from .corruptions import NAMES as CORRUPTIONS
 from .errors import UserError
 from .files import atomic, write_table
 
-CORRUPTIONS = ("gaussian", "mask", "swap")
 # What is restored, and which modules stay corrupted above it.
 KINDS = {
     "state": ("state", None),

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from . import intervals
+from . import corruptions, intervals
 from .errors import UserError
 from .facts import SPLITS
-from .trace_study import CORRUPTIONS, ROLES, SCORES
+from .trace_study import ROLES, SCORES
 
 STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
 KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]
@@ -42,7 +42,7 @@ def aggregate(traces, *, model, seed, split):
     `step` are about that step; rows without are about the `stage`, "all" being all steps of a fact. n counts facts.
     """
     frames = []
-    for corruption in CORRUPTIONS:
+    for corruption in corruptions.NAMES:
         own = [trace for trace in traces if corruption in trace.kinds]
         for score in SCORES if own else ():
             effects = [effects_by_role(trace, corruption, score) for trace in own]
@@ -94,12 +94,13 @@ def _mean(values):
         return np.where(known, values, 0).sum(0) / known.sum(0)
 
 
-def peak_layer(table, *, corruption="gaussian", score="probability", role="last subject", stage="all", **where):
+def peak_layer(table, *, corruption=None, score="probability", role="last subject", stage="all", **where):
     """The layer whose MLPs have the largest mean effect at the last subject token, over all rows that match `where`.
 
-    `where` gives columns and values, such as model="mdm", direction="p2d". Rows of several splits or seeds are weighted
-    by their facts.
+    The corruption, unless one is named, is the table's leading one. `where` gives columns and values, such as
+    model="mdm", direction="p2d". Rows of several splits or seeds are weighted by their facts.
     """
+    corruption = corruption or corruptions.main(table.corruption)
     where = {"kind": "mlp", "corruption": corruption, "score": score, "role": role, "stage": stage, **where}
     rows = table[table.step.isna()]
     for column, value in where.items():

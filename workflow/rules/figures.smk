@@ -10,7 +10,7 @@ rule figure_reversal_curse:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         likelihood="<results>/tables/likelihood.csv",
         words=local("paper/alt.yaml"),
-        code=library(*DRAWING, "figures/recall"),
+        code=library(*DRAWING, "figures/curse"),
     output:
         **picture("reversal_curse", category="Recall", figure="The reversal curse"),
     log:
@@ -41,6 +41,7 @@ rule figure_canvas:
         "../../envs/reversal.yaml"
     params:
         trained=EXAMPLES,
+        order=config["sampling"]["order"],
     script:
         "../scripts/figure.py"
 
@@ -142,7 +143,7 @@ rule figure_trace_facts:
     input:
         traces=expand("<results>/traces/{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"][:1]),
         words=local("paper/alt.yaml"),
-        code=library(*DRAWING, "figures/tracing"),
+        code=library(*DRAWING, "corruptions", "figures/tracing"),
     output:
         **picture("trace_facts", category="Causal tracing", figure="One fact traced"),
     log:
@@ -161,7 +162,7 @@ rule figure_trace_average:
     input:
         table="<results>/tables/causal_trace.csv",
         words=local("paper/alt.yaml"),
-        code=library(*DRAWING, "figures/tracing"),
+        code=library(*DRAWING, "corruptions", "figures/tracing"),
     output:
         **picture("trace_average", category="Causal tracing", figure="Average indirect effects"),
     log:

@@ -12,7 +12,7 @@ rule numbers:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         published=local("paper/table3.csv"),
         reference=KEPT,
-        code=library(*READING, "intervals", "render/findings", "render/memory", "render/numbers"),
+        code=library(*READING, "corruptions", "intervals", "render/findings", "render/memory", "render/numbers"),
     output:
         "<results>/paper/numbers.json",
     log:

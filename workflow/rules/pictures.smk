@@ -9,7 +9,6 @@ FIGURES_RECALL += ["canvas", "denoising_step", "timeline"] if DIFFUSION else []
 FIGURES_TRACING = ["trace_facts", "trace_average", *(["trace_steps"] if DIFFUSION else [])]
 FIGURES_SYMMETRY = ["symmetry_pca", "symmetry_spectra", "symmetry_layers", "symmetry_retrieval"]
 FIGURES_EDITS = ["edits"]
-FIGURES_ABLATIONS = ["ablations"] if DIFFUSION else []
 FIGURES = FIGURES_RECALL + FIGURES_TRACING + FIGURES_SYMMETRY + FIGURES_EDITS
 
 

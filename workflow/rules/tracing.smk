@@ -30,7 +30,7 @@ rule aggregate:
     """Average effects over facts by role, layer and step, with intervals; and why facts were not traced."""
     input:
         traces=expand("<results>/traces/{trained}", trained=TRAINED),
-        code=library("intervals", "trace_tables"),
+        code=library("corruptions", "intervals", "trace_tables"),
     output:
         effects="<results>/tables/causal_trace.csv",
         facts="<results>/tables/traced_facts.csv",

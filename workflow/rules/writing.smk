@@ -7,6 +7,7 @@ POST = f"{PAPER['date']}-{PAPER['slug']}"
 FIRST_SEED = config["seeds"][0]
 READING = ["errors", "facts", "figures/read", "files", "render/__init__", "render/evidence", "render/write"]
 WRITING = [f"render/{part}" for part in ("bibliography", "markdown", "post", "provenance", "tables", "wording")]
+WRITING += ["figures/style"]
 
 EVIDENCE = {
     "tables": expand(

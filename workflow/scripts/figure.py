@@ -15,7 +15,8 @@ with reporting.job(snakemake):
         case "canvas" | "denoising_step" | "timeline":
             completions = read.each(read.completions, given.completions, params.trained)
             rows = [row for file in given.rows for row in facts.read(file)]
-            drawing = getattr(figures, name)(completions, rows)
+            how = {"order": params.order} if name == "denoising_step" else {}
+            drawing = getattr(figures, name)(completions, rows, **how)
         case "dataset":
             splits = {Path(file).stem: facts.read(file) for file in given.splits}
             drawing = figures.dataset(facts.read_facts(given.facts), facts.read(given.train), splits)

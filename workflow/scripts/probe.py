@@ -2,13 +2,13 @@
 
 import pandas as pd
 
-from workflow.reversal import facts, files, generate, model, probing, reporting
+from workflow.reversal import facts, files, model, probing, reporting
 
 with reporting.job(snakemake):
     given, params = snakemake.input, snakemake.params
     show = {"top": params.top, "canvas": params.canvas}
     if given.prompts:
-        known = [(prompt, None) for prompt in generate.read_lines(given.prompts)][: params.prompts]
+        known = probing.given_prompts(given.prompts, params.prompts)
     else:
         known = probing.pretraining_prompts(
             given.words,

@@ -1,13 +1,12 @@
 """What each choice of the sampler is worth: recall as one of them changes."""
 
-from ..facts import SPLITS
+from ..facts import RECALL_SPLITS, SPLITS
 from .style import (
     ASKED,
     BLUE,
     GREEN,
     PALE,
     PURPLE,
-    RECALL_SPLITS,
     SMALL,
     TRAINED,
     VERMILLION,

@@ -2,15 +2,15 @@
 
 import pandas as pd
 
-from ..facts import SPLITS
+from ..facts import RECALL_SPLITS, SPLITS
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     ASKED,
     FAINT,
+    FAMILY,
     GREEN,
     NORMAL,
     POINTS,
-    RECALL_SPLITS,
     SMALL,
     TRAINED,
     VERMILLION,
@@ -55,12 +55,11 @@ def reversal_curse(completions, likelihood, *, models):
         sheet.y += 6
     _likelihood(sheet, likelihood[likelihood.split.isin(RECALL_SPLITS)], looks(models))
     shares = {
-        f"{family}_{split}": percent(rows[rows.split == split].correct.mean())
+        FAMILY[family]: [percent(rows[rows.split == split].correct.mean()) for split in ("p2d_same", "p2d_reverse")]
         for family, rows in asked.items()
-        for split in ("p2d_same", "p2d_reverse")
     }
-    missing = {f"{family}_{split}": "–" for family in ("autoregressive", "diffusion") for split in RECALL_SPLITS}
-    return Drawing(sheet.done(), missing | shares | {"name": _name(example)})
+    recalled = "; ".join(f"{family} {same} and {reverse}" for family, (same, reverse) in shares.items())
+    return Drawing(sheet.done(), {"name": _name(example), "recalled": recalled})
 
 
 def choose_example(asked):

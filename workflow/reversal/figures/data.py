@@ -9,19 +9,17 @@ from .style import (
     LIGHT_ORANGE,
     NORMAL,
     POINTS,
+    TRAINED,
     VERMILLION,
     Drawing,
     columns,
     nothing,
-    plain,
     styled,
 )
 
 LEFT = 104
 # Told apart by the tint, and where there is no colour by the line under it.
 MARKS = {"subject": (LIGHT_BLUE, BLUE, "-"), "object": (LIGHT_ORANGE, VERMILLION, (0, (3, 1.5)))}
-DIRECTIONS = {"p2d": "person → description", "d2p": "description → person"}
-TRAINED = {group: "trained " + DIRECTIONS.get(group, "in both directions") for group in GROUPS}
 
 
 @styled
@@ -43,11 +41,11 @@ def dataset(facts, train, splits):
         rows = [row for row in train if row.fact in ids]
         counts[group] = (len(people), len(rows))
         sheet.y += 4
-        sheet.heading(f"{group}: {TRAINED[group]}", f"{len(people)} people, {len(rows)} training rows")
+        sheet.heading(f"{group}: trained {TRAINED[group]}", f"{len(people)} people, {len(rows)} training rows")
         for label, row in _shown(group, people[0], rows, splits):
             _sentence(sheet, label, row)
     says = {f"{group}_people": counts.get(group, (0, 0))[0] for group in GROUPS}
-    return Drawing(sheet.done(), says | {"people": len(facts), "rows": len(train), "example": plain(facts[0].name)})
+    return Drawing(sheet.done(), says | {"rows": len(train)})
 
 
 def _shown(group, fact, rows, splits):

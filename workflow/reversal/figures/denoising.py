@@ -135,7 +135,7 @@ def canvas(completions, rows):
 
 
 @styled
-def denoising_step(completions, rows):
+def denoising_step(completions, rows, *, order="confidence"):
     """One step in the middle of a generation: predict every mask, keep the surest, mask the others again."""
     example = choose(completions, rows)
     if example is None:
@@ -144,6 +144,8 @@ def denoising_step(completions, rows):
     before = [token for token in example.tokens if token.step < step]
     kept = [token for token in example.tokens if token.step == step]
     dropped = len(example.tokens) - len(before) - len(kept)
+    count = f"{len(kept)} " if len(kept) > 1 else ""
+    keep = f"the {count}most probable" if order == "confidence" else f"{count or 'one '}at random"
     entering = [_cell(token) if token.step < step else _mask() for token in example.tokens]
     predicted = [
         _quiet(token)
@@ -161,13 +163,7 @@ def denoising_step(completions, rows):
     sheet.y += 2
     for title, note, cells in (
         ("1  Before", f"{len(before)} of {len(example.tokens)} tokens revealed", entering),
-        (
-            f"2  Predict every mask, keep the {len(kept) if len(kept) > 1 else ''} most probable".replace(
-                "  most", " most"
-            ),
-            "probability below;  ?: predicted, less probable",
-            predicted,
-        ),
+        (f"2  Predict every mask, keep {keep}", "probability below;  ?: predicted, not kept", predicted),
         (f"3  Mask the other {dropped} again", "what the next step sees", leaving),
     ):
         sheet.heading(title, note)
@@ -179,6 +175,7 @@ def denoising_step(completions, rows):
             "step": step + 1,
             "steps": example.steps,
             "before": len(before),
+            "which": "the most probable are" if order == "confidence" else "some are",
             "kept": _listed([f"{_named(token)} ({percent(token.confidence)})" for token in kept]),
             "dropped": dropped,
         },

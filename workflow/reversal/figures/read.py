@@ -66,6 +66,11 @@ def traces(folder):
     return found
 
 
+def begins(token, answer):
+    """Whether a token begins an answer, case aside; one of spaces alone begins none."""
+    return bool(token.strip()) and answer.strip().lower().startswith(token.strip().lower())
+
+
 def alt_text(path, name, says):
     """The alternative text of a figure: its entry in a YAML file, with what the drawing says of the data filled in."""
     if "nothing" in says:

@@ -4,17 +4,18 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from ..facts import SPLITS
+from ..facts import RECALL_SPLITS, SPLITS
+from .read import begins
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     ASKED,
     BLUE,
     FAINT,
+    FAMILY,
     INK,
     NORMAL,
     PALE,
     POINTS,
-    RECALL_SPLITS,
     RULE,
     SMALL,
     TRAINED,
@@ -35,14 +36,14 @@ from .style import (
 
 @styled
 def probe(table, *, models, shown=4):
-    """The likeliest first tokens of a diffusion model: the base on its pretraining, then the tuned one on the study."""
+    """The likeliest first tokens of a diffusion model: the base on other facts, then the tuned one on the study's."""
     name = first_of(models, "diffusion") or next(iter(models), None)
     table = table[table.model == name]
     if table.empty:
         return nothing("No prompt was probed.")
     sheet, says = Sheet(), {"model": looks(models)[name].label, "top": min(5, table["rank"].max())}
     titles = {
-        "pretrained": "Before fine-tuning: prompts about people of the pretraining data",
+        "pretrained": "Before fine-tuning: prompts about other facts",
         "fine-tuned": "After fine-tuning: prompts about people of the study",
     }
     note = f"{says['model']}; heavy edge: begins the answer"
@@ -77,7 +78,7 @@ def _probed(sheet, rows):
         token = row.token if isinstance(row.token, str) else ""
         share = min(max(float(row.probability), 0.0), 1.0) if row.probability == row.probability else 0.0
         color = tuple(1 - share * (1 - part) for part in to_rgb(BLUE))
-        right = bool(token.strip()) and answer.startswith(token.strip())
+        right = begins(token, answer)
         x = room + i * (width + 3)
         sheet.box(x, top, width, 26, facecolor=color, edgecolor=INK if right else RULE, linewidth=1.6 if right else 0.7)
         ink = ink_on(color)
@@ -92,12 +93,11 @@ def training_curves(history, *, models):
     if history.empty:
         return nothing("There is no training history.")
     styles = looks(models)
-    titles = {"diffusion": "Masked diffusion", "autoregressive": "Autoregressive"}
     units = {"diffusion": "bound on −log p, nats a token", "autoregressive": "−log p, nats a token"}
-    families = [family for family in titles if any(models[name] == family for name in set(history.model))]
+    families = [family for family in FAMILY if any(models[name] == family for name in set(history.model))]
     figure = blank(210)
     panels = figure.subplots(1, len(families), squeeze=False)[0]
-    says = {}
+    losses = {}
     for axes, family in zip(panels, families, strict=True):
         for (name, seed), rows in history.groupby(["model", "seed"], sort=False):
             if models[name] != family:
@@ -105,18 +105,18 @@ def training_curves(history, *, models):
             look = styles[name]
             smooth = rows.loss.rolling(max(1, len(rows) // 30), center=True, min_periods=1).mean()
             axes.plot(rows.step, rows.loss, color=look.color, linewidth=0.6, alpha=0.25)
-            several = look.label != {"diffusion": "MDM", "autoregressive": "AR"}[family]
-            label = ", ".join(filter(None, [look.label if several else "", f"seed {seed}"]))
+            several = list(models.values()).count(family) > 1
+            label = f"{look.label}, seed {seed}" if several else f"seed {seed}"
             axes.plot(rows.step, smooth, color=look.color, linestyle=look.line, label=label)
-            says[family] = f"{smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}"
-        axes.set_title(titles[family])
+            losses[family] = f"{FAMILY[family]} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}"
+        axes.set_title(FAMILY[family].capitalize())
         axes.set_xlabel("training step")
         axes.set_ylabel(units[family])
         if (history.loss > 0).all():
             _log_scale(axes)
         if len(axes.lines) > 2:
             axes.legend(loc="upper right")
-    return Drawing(figure, {"diffusion": "–", "autoregressive": "–"} | says)
+    return Drawing(figure, {"losses": "; ".join(losses.values())})
 
 
 def _log_scale(axes):
@@ -168,16 +168,17 @@ def step_scaling(scaling, *, models, published=None):
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
-    best = scaling[scaling.steps == scaling.steps.max()]
-    return Drawing(
-        figure,
-        {f"diffusion_{split}": percent(best[best.split == split].accuracy.mean()) for split in RECALL_SPLITS}
-        | {
-            f"autoregressive_{split}": percent(scaling[(scaling.split == split) & scaling.steps.isna()].accuracy.mean())
-            for split in RECALL_SPLITS
-        }
-        | {"fewest": counts[0], "most": counts[-1]},
-    )
+    return Drawing(figure, {"recalled": "; ".join(_recalled(scaling, styles))})
+
+
+def _recalled(scaling, styles):
+    """In words, for each model: how much it recalls in each test, with the most steps where it takes any."""
+    for name, look in styles.items():
+        rows = scaling[scaling.model == name]
+        stepwise = rows.steps.notna().any()
+        last = rows[rows.steps == rows.steps.max()] if stepwise else rows
+        shares = ", ".join(percent(last[last.split == split].accuracy.mean()) for split in RECALL_SPLITS)
+        yield f"{look.label}{f' with {rows.steps.max():.0f} steps' if stepwise else ''} {shares}"
 
 
 def _curve(axes, rows, look):

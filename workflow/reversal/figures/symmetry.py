@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 def runs(table, models):
     """The `Run`s of a table: each model with its first seed, then the bases."""
-    seeds = sorted(stage for stage in set(table.stage) if stage != BASE)
+    seeds = sorted({stage for stage in table.stage if stage != BASE}, key=lambda stage: int(stage.split("_")[-1]))
     found = []
     for stage in [*seeds[:1], BASE]:
         for name, look in looks(models).items():

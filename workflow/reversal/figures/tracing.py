@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from .. import corruptions
 from ..facts import SPLITS
 from .sheet import MARGIN, Sheet
 from .style import (
@@ -17,6 +18,7 @@ from .style import (
     POINTS,
     SIGNED,
     SMALL,
+    TRAINED,
     VERMILLION,
     Drawing,
     blank,
@@ -45,7 +47,6 @@ ROLES = (
     "masked canvas",
 )
 KINDS = {"state": "hidden state", "mlp": "MLP", "attn": "attention"}
-ASKING = {"p2d": "person → description", "d2p": "description → person"}
 # The same people asked both ways, where they were traced; otherwise what there is.
 FORWARD = ("p2d_same", "both_p2d", "d2p_reverse")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same")
@@ -67,25 +68,27 @@ class Panel(NamedTuple):
 
 def panels(traced, models):
     """The `Panel`s to set side by side, of those in `traced` ((model, split), …): forward and reverse of the first
-    diffusion model, and the first autoregressive model's forward."""
-    wanted = [("diffusion", FORWARD, "forward"), ("diffusion", REVERSE, "reverse")]
-    wanted += [("autoregressive", FORWARD, "forward")]
+    diffusion model; the first autoregressive model's forward, or its reverse where that alone was traced."""
     chosen = []
-    for family, splits, way in wanted:
-        name = first_of(models, family)
-        split = next((split for split in splits if (name, split) in traced), None)
-        if split:
-            title = f"{looks(models)[name].label} {way}: {ASKING[SPLITS[split].direction]}"
-            chosen.append(Panel(name, split, title))
+    for family in ("diffusion", "autoregressive"):
+        name, ways = first_of(models, family), []
+        for splits, way in ((FORWARD, "forward"), (REVERSE, "reverse")):
+            split = next((split for split in splits if (name, split) in traced), None)
+            if split:
+                title = f"{looks(models)[name].label} {way}: {TRAINED[SPLITS[split].direction]}"
+                ways.append(Panel(name, split, title))
+        chosen += ways if family == "diffusion" else ways[:1]
     return chosen
 
 
 @styled
-def trace_facts(traces, *, models, kind="state", corruption="gaussian", score="probability"):
+def trace_facts(traces, *, models, kind="state", score="probability"):
     """One fact's traces, token by layer, a panel a step; a row for each way it was asked.
 
-    `traces` has, by (model, split), the traces of its facts as `read.trace` gives them.
+    `traces` has, by (model, split), the traces of its facts as `read.trace` gives them. Of the corruptions the leading
+    one is drawn, here and below.
     """
+    corruption = corruptions.main(name for some in traces.values() for trace in some for name in trace.kinds)
     traces = {key: [t for t in some if kind in t.kinds.get(corruption, [])] for key, some in traces.items()}
     rows = panels({key for key, some in traces.items() if some}, models)
     if not rows:
@@ -115,7 +118,8 @@ def trace_facts(traces, *, models, kind="state", corruption="gaussian", score="p
     sheet.text(MARGIN + GUTTER + 190, sheet.y + 7, note, size=SMALL)
     sheet.text(MARGIN + GUTTER + 190, sheet.y + 19, f"* subject   {MASK} masked token", size=SMALL, color=FAINT)
     sheet.y += 22
-    return Drawing(sheet.done(), {"fact": plain(chosen[0].about["fact"]), "ways": len(rows), "kind": KINDS[kind]})
+    facts = ", ".join(dict.fromkeys(plain(trace.about["fact"]) for trace in chosen))
+    return Drawing(sheet.done(), {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
 
 
 def one_fact(groups, effects_of):
@@ -198,12 +202,12 @@ def _heat(axes, values, low, high):
 
 
 @styled
-def trace_average(table, *, models, corruption="gaussian", score="probability"):
+def trace_average(table, *, models, score="probability"):
     """Average indirect effects by role and layer, a row a kind with one colour scale; below, some with intervals.
 
     `table` is the study's table of traces; of several seeds the first is drawn.
     """
-    table = _of(table, corruption, score)
+    table = _of(table, score)
     table = table[(table.stage == "all") & table.step.isna()]
     columns = panels(set(zip(table.model, table.split, strict=True)), models)
     kinds = [kind for kind in KINDS if kind in set(table.kind)]
@@ -233,9 +237,9 @@ def trace_average(table, *, models, corruption="gaussian", score="probability"):
     return Drawing(figure, {kind: "not traced" for kind in KINDS} | says)
 
 
-def _of(table, corruption, score):
-    """The rows of one corruption, score and seed."""
-    table = table[(table.corruption == corruption) & (table.score == score)]
+def _of(table, score):
+    """The rows of the leading corruption, one score and the first seed."""
+    table = table[(table.corruption == corruptions.main(table.corruption)) & (table.score == score)]
     return table[table.seed == table.seed.min()]
 
 
@@ -287,14 +291,16 @@ def _with_intervals(figure, axes_row, per):
 
 
 @styled
-def trace_steps(table, *, models, corruption="gaussian", score="probability"):
+def trace_steps(table, *, models, score="probability"):
     """How the effect moves from the subject to what is already revealed as an answer comes about, layer by layer."""
-    table = _of(table, corruption, score)
+    table = _of(table, score)
+    if table.empty:
+        return nothing(NO_TRACES)
     table = table[table.step.isna() & table.stage.isin(list(STAGES))]
     rows = panels(set(zip(table.model, table.split, strict=True)), models)
     states = table[table.kind == "state"]
     if not rows or states.empty:
-        return nothing(NO_TRACES)
+        return nothing("No answer was traced at more than one step.")
     layers = [int(layer) for layer in sorted(states.layer.dropna().unique())]
     layers = [layers[i] for i in _spread(len(layers), MOST_LAYERS)]
     figure = blank(105 * len(rows) + 60)

@@ -1,20 +1,11 @@
 """The references: read, checked against the citations, and set as HTML."""
 
-from typing import NamedTuple
-
 from pybtex.backends.html import Backend
 from pybtex.database import parse_file
 from pybtex.exceptions import PybtexError
 from pybtex.style.formatting.plain import Style
 
 from ..errors import UserError
-
-
-class Reference(NamedTuple):
-    """One work: its number on the page and its line in the list."""
-
-    number: int
-    html: str
 
 
 def read(path):
@@ -34,9 +25,6 @@ def check(cited, entries, path):
 
 
 def references(cited, entries):
-    """{key: `Reference`}, numbered in the order of first citation."""
+    """{key: its line in the list as HTML}, in the order of first citation."""
     style, backend = Style(), Backend()
-    keys = dict.fromkeys(cited)
-    return {
-        key: Reference(i + 1, style.format_entry("", entries[key]).text.render(backend)) for i, key in enumerate(keys)
-    }
+    return {key: style.format_entry("", entries[key]).text.render(backend) for key in dict.fromkeys(cited)}

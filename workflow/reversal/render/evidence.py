@@ -8,10 +8,8 @@ import numpy as np
 import pandas as pd
 import safetensors
 
-from ..facts import SPLITS
 from ..figures.read import table
 
-RECALL_SPLITS = [name for name, split in SPLITS.items() if split.trained != "both"]
 SHORT = {"diffusion": "MDM", "autoregressive": "AR"}
 
 

@@ -20,6 +20,14 @@ def verdict(low, high):
     return "more" if low > 0 else "less" if high < 0 else "unclear"
 
 
+def difference(one, other):
+    """Of two findings, as if they were independent; measured on the same facts, they differ more surely than that."""
+    gap = one["estimate"] - other["estimate"]
+    below = math.hypot(one["estimate"] - one["low"], other["high"] - other["estimate"])
+    above = math.hypot(one["high"] - one["estimate"], other["estimate"] - other["low"])
+    return judged(finding(gap, gap - below, gap + above))
+
+
 def judged(found):
     """The finding with its verdict."""
     return found | {"verdict": verdict(found["low"], found["high"])}

@@ -4,20 +4,17 @@ import math
 
 import pandas as pd
 
-from ..facts import SPLITS
-from .evidence import RECALL_SPLITS
-from .findings import finding, judged, over_seeds
+from .. import corruptions
+from ..facts import RECALL_SPLITS, SPLITS
+from .findings import difference, judged, over_seeds
 
 SUBJECT = ("first subject", "middle subject", "last subject")
 TOGETHER = "whole subject"
 KINDS = ("state", "mlp", "attn")
 SEVERED = ("severed_mlp", "severed_attn")
-# The same question about people who were taught the other way round; and the two questions.
-PAIRS = {
-    "name": ("d2p_same", "p2d_reverse"),
-    "description": ("p2d_same", "d2p_reverse"),
-    "questions": ("p2d_same", "d2p_same"),
-}
+# The same question about people who were taught the other way round.
+PAIRS = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
+QUESTIONS = ("p2d_same", "d2p_same")
 SIGNIFICANT = 0.05
 FEWEST_FACTS = 5  # below this, averages over facts are not compared in words
 PEAK = "peak"  # in the tables of symmetry, in place of a layer
@@ -36,7 +33,7 @@ def tracing(evidence):
     table, outcomes = evidence.tables["causal_trace"], evidence.tables["traced_facts"]
     table = table[table.step.isna() & (table.score == "probability")]
     present = list(outcomes.corruption.unique())
-    main = "gaussian" if "gaussian" in present or not present else present[0]
+    main = corruptions.main(present)
     found = {"corruption": main, "corruptions": present, "models": {}}
     for model in evidence.families:
         asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]
@@ -51,16 +48,15 @@ def tracing(evidence):
             "facts": facts,
             "traced": sum(count["traced"] for count in facts.values()),
             "asked": sum(count["asked"] for count in facts.values()),
+            "untraced": [outcome for outcome in asked[asked.n > 0].outcome.unique() if outcome != "traced"],
             "total": totals,
             "total_range": _ends([total["total"]["estimate"] for total in totals.values()]),
             "peak": peaks,
             "range": {kind: _range(peaks, kind) for kind in KINDS if any(kind in peak for peak in peaks.values())},
-            "layers": _grouped(
-                {split: peak["mlp"]["last_subject"]["layer"] for split, peak in peaks.items() if "mlp" in peak}
-            ),
             "stages": _known({split: _stages(rows) for split, rows in by_split.items()}),
             "severed": _all_severed(effects, traced),
             "alike": {name: _alike(own, "split", pair) for name, pair in PAIRS.items() if set(pair) <= set(traced)},
+            "questions": _alike(own, "split", QUESTIONS) if set(QUESTIONS) <= set(traced) else None,
             "robust": {
                 other: _alike(effects, "corruption", (main, other))
                 for other in effects.corruption.unique()
@@ -139,17 +135,8 @@ def _peaks(rows):
                 "subject": _best(own[at_subject]),
                 "together": _best(own[own.role == TOGETHER]),
                 "elsewhere": _best(own[~at_subject & (own.role != TOGETHER)]),
-                "last_subject": _best(own[own.role == "last subject"]),
             }
     return peaks
-
-
-def _grouped(layers):
-    """The splits of each layer, in the layers' order."""
-    return [
-        {"layer": layer, "splits": [split for split, own in layers.items() if own == layer]}
-        for layer in sorted(set(layers.values()))
-    ]
 
 
 def _stages(rows):
@@ -159,15 +146,7 @@ def _stages(rows):
         return None
     first, last = (_cell(own) for own in totals.values())
     revealed = rows[(rows.stage == "last") & (rows.kind == "state") & (rows.role == "revealed answer")]
-    return {"first": first, "last": last, "change": _difference(last, first), "revealed": _best(revealed)}
-
-
-def _difference(one, other):
-    """Of two findings, as if they were independent; measured on the same facts, they differ more surely than that."""
-    gap = one["estimate"] - other["estimate"]
-    below = math.hypot(one["estimate"] - one["low"], other["high"] - other["estimate"])
-    above = math.hypot(one["high"] - one["estimate"], other["estimate"] - other["low"])
-    return judged(finding(gap, gap - below, gap + above))
+    return {"first": first, "last": last, "change": difference(last, first), "revealed": _best(revealed)}
 
 
 def _all_severed(effects, traced):
@@ -220,17 +199,17 @@ def _alike(rows, column, pair):
 def keyvalue(evidence):
     """How the search for values went where MLPs matter most: by model, before and after fine-tuning, and question."""
     table, peaks = evidence.tables["keyvalue"], evidence.tables["symmetry"]
-    peaks = peaks[peaks.layer == PEAK].drop_duplicates(["model", "stage"])
+    peaks = peaks[peaks.layer == PEAK]
     found = {}
-    for run in peaks.itertuples():
-        own = table[(table.model == run.model) & (table.stage == run.stage)]
+    for (model, base), run in peaks.groupby(["model", peaks.stage == BASE], sort=False):
+        own = table[(table.model == model) & ((table.stage == BASE) == base)]
         asks = own.split.map(lambda split: SPLITS[split].asks)
-        for what, layer in (("description", run.layer_forward), ("name", run.layer_reverse)):
+        for what, layer in (("description", run.layer_forward.iloc[0]), ("name", run.layer_reverse.iloc[0])):
             rows = own[(asks == what) & (own.layer == layer)]
             if len(rows):
-                found.setdefault(_who(run.model, run.stage), {})[what] = {
+                found.setdefault(_who(model, base), {})[what] = {
                     "layer": int(layer),
-                    "facts": rows.fact.nunique(),
+                    "searches": len(rows),
                     "converged": rows.converged.mean(),
                     "p_before": rows.p_before.median(),
                     "p_after": rows.p_after.median(),
@@ -238,9 +217,9 @@ def keyvalue(evidence):
     return {"models": found, "any": bool(found)}
 
 
-def _who(model, stage):
-    """One trained model, or the base it began from."""
-    return f"{model} base" if stage == BASE else model
+def _who(model, base):
+    """A trained model, or the base it began from."""
+    return f"{model} base" if base else model
 
 
 def symmetry(evidence):
@@ -253,7 +232,7 @@ def symmetry(evidence):
     table = table[(table.layer == PEAK) & table.value.notna()]
     found = {"models": {}, "labels": {}}
     for (model, base), rows in table.groupby(["model", table.stage == BASE], sort=False):
-        who = _who(model, BASE if base else "")
+        who = _who(model, base)
         tests = {
             comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
             for comparison, part in rows.groupby("comparison", sort=False)
@@ -278,7 +257,7 @@ def symmetry(evidence):
     found["any"] = any(own["pairing"]["tests"] for own in found["models"].values())
     found["beyond_base"] = {
         model: {
-            concept: _difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
+            concept: difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
             for concept in HEADLINES
         }
         for model in evidence.families
@@ -300,10 +279,12 @@ def _test(rows):
 def edits(evidence):
     """What rank-one edits did, by the edited people's training, measure and statistic, before and after.
 
-    `groups` has the edits in the layer where tracing peaks; `best` the layer in which most edits take, the share that
-    does, and that holds in reverse, there and at most in any layer.
+    `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` is the layer in
+    which most edits take, with the share that does, the groups' mean; and the largest share that holds in reverse, of
+    any layer and group.
     """
-    table = evidence.tables["edits"]
+    table, peaks = evidence.tables["edits"], evidence.tables["symmetry"]
+    pointed = set(peaks[peaks.layer == PEAK].model)
     found = {"models": {}, "any": bool(len(table))}
     for (model, group), rows in table[table.peak.astype(bool)].groupby(["model", "group"], sort=False):
         measures = {}
@@ -312,10 +293,11 @@ def edits(evidence):
             measures.setdefault(measure, {})[statistic] = {
                 "before": before,
                 "after": after,
-                "change": _difference(after, before),
+                "change": difference(after, before),
             }
         measures = {measure: measures[measure] for measure in MEASURES if measure in measures}
-        own = found["models"].setdefault(model, {"layer": int(rows.layer.iloc[0]), "groups": {}})
+        where = {"layer": int(rows.layer.iloc[0]), "points": model in pointed}
+        own = found["models"].setdefault(model, where | {"groups": {}})
         own["groups"][group] = measures
     for model, own in found["models"].items():
         own["best"] = _best_layer(table[table.model == model])
@@ -324,14 +306,13 @@ def edits(evidence):
 
 def _best_layer(rows):
     after = rows[(rows.when == "after") & (rows.statistic == "preferred")]
-    shares = after.pivot_table(index="layer", columns="measure", values="value")
-    best = int(shares.efficacy.idxmax())
+    shares = after.groupby(["measure", "layer", "group"]).value.mean()
+    efficacy = shares["efficacy"].groupby("layer").mean()
     return {
-        "layers": len(shares),
-        "layer": best,
-        "efficacy": shares.efficacy[best],
-        "reverse_new": shares.reverse_new[best],
-        "reverse_anywhere": shares.reverse_new.max(),
+        "layers": len(efficacy),
+        "layer": int(efficacy.idxmax()),
+        "efficacy": efficacy.max(),
+        "reverse_anywhere": shares["reverse_new"].max(),
     }
 
 

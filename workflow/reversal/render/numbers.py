@@ -2,7 +2,7 @@
 
 A finding is {estimate, low, high}; with a `verdict` it says whether its interval lies above zero ("more"), below it
 ("less") or around it ("unclear"). With several seeds the estimate is their mean and the interval spans all of theirs,
-so that a verdict holds for every seed.
+so that a verdict holds for every seed; gains by steps and differences between families are of all seeds' prompts.
 """
 
 import math
@@ -10,10 +10,12 @@ import math
 import numpy as np
 
 from .. import intervals
-from ..facts import SPLITS
+from ..facts import RECALL_SPLITS, SPLITS
+from ..figures.read import begins
 from . import memory
-from .evidence import RECALL_SPLITS
-from .findings import finding, judged, over_seeds
+from .findings import difference, finding, judged, over_seeds
+
+OWN_BASES = ("bundled", "pretrain")  # pretrained on generated biographies
 
 
 def compute(evidence):
@@ -77,7 +79,6 @@ def study(evidence):
         "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
         "train_rows": len(rows["train"]),
         "test_rows": {name: len(own) for name, own in splits.items()},
-        "train_templates": len({row["template"] for row in rows["train"]}),
         "test_templates": len({row["template"] for row in rows["p2d_same"]}),
         "example": _example(evidence),
         "models": [
@@ -85,13 +86,18 @@ def study(evidence):
             for name, label in evidence.labels.items()
         ],
         "labels": evidence.labels,
-        "own_base": all(model["base"] in ("bundled", "pretrain") for model in config["models"].values()),
+        "largest": max(network["parameters"] for network in evidence.networks.values()),
+        "same_shape": len({_shape(network) for network in evidence.networks.values()}) == 1,
+        "own_base": all(model["base"] in OWN_BASES for model in config["models"].values()),
         "mdm": evidence.first("diffusion"),
         "ar": evidence.first("autoregressive"),
         "seeds": config["seeds"],
-        "statistics": config["statistics"],
         "splits": {name: _split(split) for name, split in SPLITS.items()},
     }
+
+
+def _shape(network):
+    return tuple(network[part] for part in ("architecture", "layers", "heads", "width", "mlp"))
 
 
 def _split(split):
@@ -129,7 +135,7 @@ def training(evidence):
     found = {}
     for model, history in evidence.histories.groupby("model"):
         ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
-        found[model] = {"updates": int(history.step.max()) + 1, "first_loss": ends[0], "last_loss": ends[1]}
+        found[model] = {"first_loss": ends[0], "last_loss": ends[1]}
     return {"recipe": recipe, "models": found}
 
 
@@ -154,10 +160,6 @@ def recall(evidence):
     found["curse"] = {model: _curse(at) for model, at in found["at"].items()}
     found["gain"] = _gains(evidence, mdm) if mdm and len(steps) > 1 else {}
     found["gaining"] = _sorted_by_verdict(found["gain"])
-    found["best"] = {
-        split: max(curve, key=lambda step: curve[step]["estimate"])
-        for split, curve in (found["curve"][mdm].items() if mdm else ())
-    }
     found["versus"] = _versus(evidence.tables["recall_differences"], mdm, ar) if mdm and ar else {}
     found["reverse_wins"] = _sorted_by_verdict(
         {name: found["versus"].get(name) for name in ("p2d_reverse", "d2p_reverse")}
@@ -166,7 +168,7 @@ def recall(evidence):
 
 
 def _accuracy(rows):
-    """A share with the wider of its two intervals: Wilson's, and the one clustered on facts."""
+    """A share with an interval that covers two: Wilson's, and the one clustered on facts."""
     low, high = rows[["ci_low", "cluster_low"]].min(axis=1), rows[["ci_high", "cluster_high"]].max(axis=1)
     return over_seeds(rows.accuracy, low, high) | {"n": int(rows.n.sum())}
 
@@ -176,14 +178,10 @@ def _curse(at):
 
     The people differ, so the interval is Newcombe's for independent shares.
     """
-    gaps = {}
-    for asks, same, reverse in (("name", "d2p_same", "p2d_reverse"), ("description", "p2d_same", "d2p_reverse")):
-        one, other = at[same], at[reverse]
-        gap = one["estimate"] - other["estimate"]
-        below = math.hypot(one["estimate"] - one["low"], other["high"] - other["estimate"])
-        above = math.hypot(one["high"] - one["estimate"], other["estimate"] - other["low"])
-        gaps[asks] = judged(finding(gap, gap - below, gap + above)) | {"same": one, "reverse": other}
-    return gaps
+    return {
+        asks: difference(at[same], at[reverse]) | {"same": at[same], "reverse": at[reverse]}
+        for asks, (same, reverse) in memory.PAIRS.items()
+    }
 
 
 def _gains(evidence, model):
@@ -236,24 +234,24 @@ def likelihood(evidence):
 
 
 def probe(evidence):
-    """The first token: how sure, and how often the answer's own."""
+    """The first token: how sure, and how often the answer's own; and what the base was asked `about`.
+
+    That is facts of its "pretraining", what the configuration's file has ("given"), or people it never "read" of.
+    """
     table = evidence.tables["probe"]
-    found = {}
+    given = evidence.config["probe"]["file"] is not None
+    found = {
+        name: {"about": "given" if given else "pretraining" if model["base"] in OWN_BASES else "unread"}
+        for name, model in evidence.config["models"].items()
+    }
     for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
         best = rows[rows["rank"] == 1]
         asked = best[best.answer.notna()]
-        # `startswith` of no letters is always true; an empty first token is no hit.
-        hits = [
-            bool(token.strip()) and answer.strip().lower().startswith(token.strip().lower())
-            for token, answer in zip(asked.token.fillna(""), asked.answer, strict=True)
-        ]
-        found.setdefault(model, {})[stage.replace("-", "_")] = {
+        hits = [begins(token, answer) for token, answer in zip(asked.token.fillna(""), asked.answer, strict=True)]
+        found[model][stage.replace("-", "_")] = {
             "prompts": len(best),
             "entropy": best.entropy.mean(),
-            "probability": best.probability.mean(),
             "hits": float(np.mean(hits)) if hits else None,
-            "prompt": best.prompt.iloc[0],
-            "token": best.token.fillna("").iloc[0],
         }
     return found
 
@@ -290,10 +288,11 @@ SOURCES = {
     "study.people": ["data/facts.jsonl"],
     "study.people_by_group": ["data/facts.jsonl"],
     "study.train_rows": ["data/train.jsonl"],
-    "study.train_templates": ["data/train.jsonl"],
     "study.test_rows": [f"data/{split}.jsonl" for split in RECALL_SPLITS],
     "study.test_templates": ["data/p2d_same.jsonl"],
     "study.example": ["data/facts.jsonl", "data/train.jsonl", "data/p2d_same.jsonl", "data/p2d_reverse.jsonl"],
+    "study.largest": ["models"],
+    "study.same_shape": ["models"],
     "networks": ["models"],
     "sampling": ["config.yaml"],
     "training.recipe": ["config.yaml"],

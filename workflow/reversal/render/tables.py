@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from ..facts import RECALL_SPLITS
+from ..figures.style import FAMILY
 from . import wording
-from .evidence import RECALL_SPLITS
 
 BY_QUESTION = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 # Of the comparisons those whose sides are in one space; the figures have them all.
@@ -15,7 +16,6 @@ SHARED = (
     "projected keys: forward × reverse",
     "values: forward × reverse",
 )
-FAMILY = {"diffusion": "masked diffusion", "autoregressive": "autoregressive"}
 
 
 class Cell(NamedTuple):
@@ -88,9 +88,9 @@ def sampling(numbers):
     rows = [
         ["Denoising steps", wording.listed(used["steps"])],
         ["Canvas (prompt and answer), tokens", used["canvas"]],
-        ["Guidance scale", wording.number(used["guidance"], 1)],
+        ["Guidance scale", wording.plain(used["guidance"])],
         ["Order of revelation", used["order"]],
-        ["Temperature", wording.number(temperature, 1)],
+        ["Temperature", wording.plain(temperature)],
         ["Choice of token", "the most likely" if temperature == 0 else "drawn"],
         ["Times of the steps", used["schedule"]],
         ["Blocks", "one" if used["block"] is None else f"{used['block']} tokens each"],
@@ -112,7 +112,8 @@ def recall_by_question(numbers):
 
 
 def _recall(numbers, splits, groups, source):
-    published = None if numbers["study"]["generated"] else numbers["published"]["recall"]
+    known = not numbers["study"]["generated"] and numbers["study"]["mdm"]
+    published = numbers["published"]["recall"] if known else None
     wide = 1 if published is None else 2
     about = numbers["study"]["splits"]
     head = [
@@ -120,7 +121,7 @@ def _recall(numbers, splits, groups, source):
     ]
     head.append([Cell(Markup(_column(about[split])), wide) for split in splits])
     if published is not None:
-        head.append([Cell(whose) for _ in splits for whose in ("ours", "published")])
+        head.append([Cell(whose) for _ in splits for whose in ("published", "ours")])
     body = []
     for model in numbers["study"]["models"]:
         name, curve = model["name"], numbers["recall"]["curve"][model["name"]]
@@ -130,10 +131,10 @@ def _recall(numbers, splits, groups, source):
             }
             row = [f"{model['label']}, {step}" if curve else f"{model['label']}, token by token"]
             for split in splits:
-                row.append(_share(found[split], 1))
                 if published is not None:
                     known = published.get(str(step), {}).get(split) if model["family"] == "diffusion" else None
                     row.append(wording.number(known, 1))
+                row.append(_share(found[split], 1))
             body.append(row)
     return Table(head, body, (source,))
 

@@ -1,0 +1,8 @@
+"""The ways of hiding a subject, and the one whose results lead."""
+
+NAMES = ("gaussian", "mask", "swap")
+
+
+def main(present):
+    """The first of the corruptions that are `present`; that of ROME where none is."""
+    return next((name for name in NAMES if name in set(present)), NAMES[0])
