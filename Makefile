@@ -37,7 +37,7 @@ bench: env
 
 # The README's findings and costs, from results/default, its picture of the rules, and docs/errors.md.
 readme: env
-	$(BIN)/python docs/readme.py
+	$(BIN)/python -m docs.readme
 	$(BIN)/python docs/rulegraph.py
 	$(BIN)/python -m docs.mistakes
 

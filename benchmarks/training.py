@@ -2,6 +2,7 @@
 
     python -m benchmarks.training                                  4 layers × 128 on the CPU
     python -m benchmarks.training --device cuda --size 1028m       the shape of SMDM-1028M, random weights
+    … --compile                                                    our loop with training.compile
 
 On a GPU it also tells how much of the card's own bf16 matrix rate, measured in the same run, goes into tokens that are
 not padding: 6 FLOP a token and parameter that it is multiplied with.
@@ -110,10 +111,11 @@ def main():
     parser.add_argument("--size", choices=SIZES, default="default")
     parser.add_argument("--steps", type=int, default=40, help="steps of 64 rows in each pass")
     parser.add_argument("--rounds", type=int, default=3, help="passes of each loop, in turns; the best counts")
+    parser.add_argument("--compile", action="store_true", help="compile the network's blocks in our loop")
     options = parser.parse_args()
     size, device = SIZES[options.size], options.device
     rows = random_rows(64 * options.steps, *size["rows"], size["shape"]["vocab"])
-    recipe = train.Recipe(epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10)
+    recipe = train.Recipe(epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile)
     net = model.new(causal=False, eos=0, seed=0, **size["shape"]).to(device)
     times = {"transformers' Trainer": [], "ours": []}
     for _ in range(options.rounds):

@@ -1,13 +1,17 @@
-"""Put the default study's findings and costs into README.md, between its marks, from what the study left."""
+"""`python -m docs.readme` puts what studies found and cost into README.md, between its marks."""
 
+import json
 import os
 import platform
 from pathlib import Path
 
 import pandas as pd
 
+from . import keep
+
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "results/default/tables"
+KEPT = [file.parent for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))]
 SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 
 
@@ -86,30 +90,29 @@ def edits(table):
     return "\n".join(lines)
 
 
-def costs(folder):
-    """Seconds and memory of each long job, a column a model, from Snakemake's benchmarks."""
-    measured = {}
-    for file in sorted(folder.rglob("*.tsv")):
-        stage, *model = file.relative_to(folder).with_suffix("").parts[:2]
-        row = pd.read_csv(file, sep="\t").iloc[-1]
-        seconds, most = measured.get((stage, *model), (0, 0))
-        measured[stage, *model] = (seconds + row.s, max(most, row.max_rss))
-    models = ("mdm", "ar")
+def costs(measured):
+    """Seconds and memory of each long job, a column a model; on a GPU its memory too."""
+    measured = (
+        measured.fillna({"model": ""})
+        .groupby(["stage", "model"])
+        .agg(seconds=("seconds", "sum"), memory_mb=("memory_mb", "max"), gpu_gib=("gpu_gib", "max"))
+    )
     lines = ["| stage | mdm | ar |", "|---|---|---|"]
     for stage, title in STAGES.items():
-        if (stage,) in measured:
-            shown = [f"{_cost(*measured[stage,])}, both models", ""]
-        else:
-            shown = [_cost(*measured[stage, model]) for model in models]
-        lines.append(f"| {title} | {' | '.join(shown)} |")
+        if (stage, "") in measured.index:
+            lines.append(f"| {title} | {_cost(measured.loc[stage, ''])}, both models |  |")
+        elif (stage, "mdm") in measured.index:
+            lines.append(f"| {title} | {' | '.join(_cost(measured.loc[stage, model]) for model in ('mdm', 'ar'))} |")
     return "\n".join(lines)
 
 
-def _cost(seconds, megabytes):
-    return f"{seconds:.0f} s, {megabytes / 1000:.1f} GB"
+def _cost(job):
+    gpu = f", {job.gpu_gib:.1f} GiB of the GPU" if pd.notna(job.gpu_gib) else ""
+    return f"{job.seconds:.0f} s, {job.memory_mb / 1000:.1f} GB{gpu}"
 
 
 STAGES = {
+    "base": "the base",
     "finetune": "fine-tuning",
     "complete": "recall",
     "likelihood": "likelihoods",
@@ -148,9 +151,40 @@ def findings():
 
 
 def expenses():
-    """The block about time and memory."""
+    """The block about time and memory: of the default study, and of the runs kept with the paper."""
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
-    return f"{about}\n\n{costs(TABLES.parent / 'benchmarks')}"
+    told = [about, costs(keep.costs(TABLES.parent))]
+    for folder in KEPT:
+        made = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+        told += [f"`studies/{folder.name}.yaml`, on {made['hardware']}:", costs(pd.read_csv(folder / "costs.csv"))]
+    return "\n\n".join(told)
+
+
+def larger():
+    """The block about the runs kept with the paper: what they recall, beside the published values."""
+    published = pd.read_csv(ROOT / "paper/table3.csv").set_index("steps")
+    told = []
+    for folder in KEPT:
+        made = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+        told.append(
+            f"**`studies/{folder.name}.yaml`** ({made['hardware']}, {made['date']}), recall in percent, published "
+            f"(SMDM-1028M) / ours:\n\n{beside(pd.read_csv(folder / 'step_scaling.csv'), published)}"
+        )
+    return "\n\n".join(told)
+
+
+def beside(scaling, published):
+    """Recall by model and number of steps beside the published one, a column a split."""
+    lines = ["| model, steps | name, trained | name, reversed | description, trained | description, reversed |"]
+    lines.append("|---|---|---|---|---|")
+    for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
+        known = published.loc[steps] if steps in published.index else {}
+        ours = rows.groupby("split").accuracy.mean() * 100
+        cells = [
+            f"{known[split]:.0f} / {ours[split]:.0f}" if len(known) else f"– / {ours[split]:.0f}" for split in SPLITS
+        ]
+        lines.append(f"| {model}, {'token by token' if pd.isna(steps) else int(steps)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def between(readme, name, content):
@@ -162,5 +196,7 @@ def between(readme, name, content):
 
 if __name__ == "__main__":
     file = ROOT / "README.md"
-    readme = between(file.read_text(encoding="utf-8"), "results", findings())
-    file.write_text(between(readme, "costs", expenses()), encoding="utf-8")
+    readme = file.read_text(encoding="utf-8")
+    for name, tell in (("results", findings), ("larger", larger), ("costs", expenses)):
+        readme = between(readme, name, tell())
+    file.write_text(readme, encoding="utf-8")

@@ -99,7 +99,7 @@ def test_weights_are_held_once(tmp_path, root):
     width, inner, layers, vocab = 512, 2048, 10, 4000
     big = {
         name: torch.zeros(shape, dtype=torch.float32)
-        for name, shape in smdm._expected(vocab, width, inner, layers, causal=False).items()
+        for name, shape in smdm.expected(vocab, width, inner, layers, causal=False).items()
     }
     size = sum(tensor.numel() * 4 for tensor in big.values())
     save_file(big, tmp_path / "big.safetensors")

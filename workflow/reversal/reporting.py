@@ -86,6 +86,8 @@ def job(snakemake):
         files.verify(snakemake.input, tell=lambda line: (running.say(line), print(line, file=sys.stderr)))
         yield running
         files.record(snakemake.output)
+        if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+            running.say(f"GPU memory: at most {sys.modules['torch'].cuda.max_memory_reserved() / 2**30:.1f} GiB")
     except UserError as error:
         _end(running, error)
     except Exception as error:

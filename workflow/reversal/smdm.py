@@ -67,19 +67,20 @@ def infer_shape(shapes, *, heads, causal, source):
     inner = shapes["transformer.h.0.mlp.swiglu.w1.weight"][0]
     if width % heads:
         raise ModelError(f"{source}: width {width} is not a multiple of n_head {heads}")
-    expected = _expected(vocab, width, inner, layers, causal)
-    for name, wanted in expected.items():
+    whole = expected(vocab, width, inner, layers, causal)
+    for name, wanted in whole.items():
         if name not in shapes:
             raise ModelError(f"{source}: tensor {name} is missing")
         if shapes[name] != wanted:
             note = _family_hint(name, shapes[name], vocab, causal)
             raise ModelError(f"{source}: tensor {name} has shape {shapes[name]}, expected {wanted}{note}")
-    for name in shapes.keys() - expected.keys():
+    for name in shapes.keys() - whole.keys():
         raise ModelError(f"{source}: tensor {name} is not part of an SMDM network of {layers} blocks")
     return {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp": inner}
 
 
-def _expected(vocab, width, inner, layers, causal):
+def expected(vocab, width, inner, layers, causal):
+    """{name: shape} of every tensor of such a checkpoint."""
     shapes = {
         "transformer.wte.weight": (vocab if causal else vocab + 1, width),
         "transformer.ln_f.weight": (width,),

@@ -98,6 +98,8 @@ rule base_lit_gpt:
         directory("<results>/models/{model}/base"),
     log:
         "<results>/logs/base/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base/{model}.tsv"
     wildcard_constraints:
         model=models_from("lit_gpt"),
     conda:

@@ -1,0 +1,97 @@
+"""Keep a study's results with the paper: its tables, what its jobs cost, and what it was run with.
+
+    python -m docs.keep studies/published.yaml
+
+The post and the README show what lies under paper/reference/. Of the traces only the averages over steps are kept.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import torch
+import yaml
+
+from workflow.reversal import corruptions
+from workflow.reversal.files import write_table
+from workflow.reversal.render import provenance
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "symmetry", "edits")
+PACKAGES = ("torch", "transformers", "snakemake")
+GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")
+
+
+def merged(config, changes):
+    """A configuration with the changes of a study, as Snakemake puts them together."""
+    return config | {
+        key: merged(config[key], value) if isinstance(value, dict) and isinstance(config.get(key), dict) else value
+        for key, value in changes.items()
+    }
+
+
+def costs(results):
+    """Seconds, memory (MB) and GPU memory (GiB; none where no GPU was used) of each measured job."""
+    rows = []
+    for file in sorted((results / "benchmarks").rglob("*.tsv")):
+        job = file.relative_to(results / "benchmarks").with_suffix("")
+        stage, model, *_ = (*job.parts, "")
+        log = results / "logs" / job.with_suffix(".log")
+        used = GPU_LINE.findall(log.read_text(encoding="utf-8")) if log.is_file() else []
+        measured = pd.read_csv(file, sep="\t").iloc[-1]
+        rows.append((stage, model, measured.s, measured.max_rss, max(map(float, used), default=None)))
+    return pd.DataFrame(rows, columns=["stage", "model", "seconds", "memory_mb", "gpu_gib"])
+
+
+def averages(traces):
+    """The rows of a table of traces that are averages over steps, of the probability under the leading corruption."""
+    leading = traces.corruption == corruptions.main(traces.corruption)
+    return traces[leading & traces.step.isna() & (traces.stage == "all") & (traces.score == "probability")]
+
+
+def hardware():
+    """The GPU, or where there is none the processor."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return f"{platform.machine()}, no GPU"
+
+
+def keep(results, kept, *, config, commit):
+    """Copy what is kept of a folder of results to the folder `kept`."""
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    for name in TABLES:
+        shutil.copy(results / f"tables/{name}.csv", kept)
+    write_table(averages(pd.read_csv(results / "tables/causal_trace.csv", low_memory=False)), kept / "causal_trace.csv")
+    write_table(costs(results), kept / "costs.csv")
+    told = {
+        "hardware": hardware(),
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "commit": commit,
+        "configuration": provenance.fingerprint(config),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+    (kept / "provenance.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", type=Path, nargs="+", help="the files given to --configfile")
+    parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
+    options = parser.parse_args()
+    config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    for file in options.study:
+        config = merged(config, yaml.safe_load(file.read_text(encoding="utf-8")))
+    commit = options.commit or provenance.commit(ROOT)
+    keep(ROOT / "results" / config["study"], ROOT / "paper/reference" / config["study"], config=config, commit=commit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Results kept with the paper, what is told of them, and the study at full size that needs no download."""
+
+import json
+
+import pandas as pd
+import pytest
+import yaml
+from rendering import make
+
+from benchmarks import full_size
+from docs import keep, readme
+from workflow.reversal import base, model
+from workflow.schemas import validation
+
+TINY = {"vocab": 600, "width": 16, "inner": 32, "layers": 2}
+
+
+@pytest.fixture
+def kept(tmp_path):
+    results = tmp_path / "results"
+    config = make(results).config
+    for job, seconds in (("finetune/mdm/seed_1", 8.0), ("finetune/ar/seed_1", 5.0), ("symmetry", 3.0)):
+        file = results / f"benchmarks/{job}.tsv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"s\tmax_rss\n{seconds}\t2000.0\n")
+    (results / "logs/finetune/mdm").mkdir(parents=True)
+    (results / "logs/finetune/mdm/seed_1.log").write_text("12:00:00 GPU memory: at most 24.5 GiB\n")
+    keep.keep(results, tmp_path / "kept", config=config, commit="abc")
+    return tmp_path / "kept"
+
+
+def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
+    told = json.loads((kept / "provenance.json").read_text())
+    assert told["commit"] == "abc" and {"hardware", "versions", "configuration", "date"} <= set(told)
+    table = readme.costs(pd.read_csv(kept / "costs.csv"))
+    assert "| fine-tuning | 8 s, 2.0 GB, 24.5 GiB of the GPU | 5 s, 2.0 GB |" in table
+    assert "| symmetry | 3 s, 2.0 GB, both models |  |" in table
+    traces = pd.read_csv(kept / "causal_trace.csv")
+    assert len(traces) and set(traces.stage) == {"all"}
+
+
+def test_published_values_stand_before_ours_in_the_readme(kept):
+    published = pd.DataFrame({"steps": [4], **{split: [97.6] for split in readme.SPLITS}}).set_index("steps")
+    table = readme.beside(pd.read_csv(kept / "step_scaling.csv"), published)
+    assert "| mdm, 4 | 98 / 100 | 98 / 90 | 98 / 100 | 98 / 90 |" in table
+    assert "| ar, token by token | – / 100 | – / 0 | – / 100 | – / 0 |" in table
+
+
+def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are():
+    assert keep.merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}}) == {"a": {"b": 1, "c": 4}, "d": 3}
+
+
+def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path):
+    paper = yaml.safe_load((root / "studies/paper.yaml").read_text())
+    texts = full_size.training_texts(None)
+    full_size.write_tokenizer(tmp_path / "tokenizer.json", texts[:50], TINY["vocab"])
+    study = full_size.study(paper, tmp_path, data=None, epochs=1, heads=2)
+    config = keep.merged(yaml.safe_load((root / "config.yaml").read_text()), study)
+    assert validation.complaint(config, ["study.yaml", "config.yaml"]) is None
+    for name, started in config["models"].items():
+        causal = started["family"] == "autoregressive"
+        full_size.write_weights(tmp_path / f"{name}.safetensors", causal=causal, seed=1, shape=TINY)
+        base.lit_gpt(tmp_path / name, causal=causal, **started["lit_gpt"])
+        net, tokenizer = model.load(tmp_path / name, device="cpu")
+        assert model.is_diffusion(net) != causal and model.vocab(net) == len(tokenizer) == TINY["vocab"]
+        assert tokenizer.decode(tokenizer(texts[0])["input_ids"]) == texts[0]
