@@ -69,6 +69,17 @@ def test_both_families_are_pretrained_on_the_same_text(root, tmp_path):
     assert first.get_vocab() == second.get_vocab()
 
 
+def test_a_tokenizer_knows_the_words_of_a_study_that_the_network_never_sees(root, tmp_path):
+    row = facts.Row("p2d-00", 0, "Zyzzyva Quillfeather wove", " an ultramarine gonfalon.", (0, 20), (1, 24))
+    facts.write([row] * 30, tmp_path / "train.jsonl")
+    (net, without), (_, knowing) = (
+        pretrained(tmp_path / name, root, vocabulary_of=file)
+        for name, file in (("one", None), ("two", tmp_path / "train.jsonl"))
+    )
+    strange = " Quillfeather"
+    assert len(knowing(strange)["input_ids"]) == 1 < len(without(strange)["input_ids"])
+
+
 def test_the_recorded_text_of_the_bundled_bases_is_still_generated(root, words):
     """The hash in the README is that of a million sentences; the first thousand are enough to notice a change here."""
     templates = {

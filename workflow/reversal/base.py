@@ -27,15 +27,34 @@ def scratch(rows, output, *, causal, network, seed):
     model.save(_new(tokenizer, causal, network, seed), tokenizer, output)
 
 
-def pretrain(output, history, *, causal, network, recipe, words, templates, people, rows, seed, checkpoints, job=None):
-    """Train a network from scratch on biographies of people who are in no study."""
+def pretrain(
+    output,
+    history,
+    *,
+    causal,
+    network,
+    recipe,
+    words,
+    templates,
+    people,
+    rows,
+    seed,
+    checkpoints,
+    vocabulary_of=None,
+    job=None,
+):
+    """Train a network from scratch on biographies of people who are in no study.
+
+    Its tokenizer knows their words, and those of the rows of the file `vocabulary_of`, which the network never sees.
+    """
     sentences = {
         direction: generate.read_templates(Path(templates) / f"pretraining_{direction}.txt", asks=asks)
         for direction, asks in generate.DIRECTIONS.items()
     }
     lists = generate.read_words(words)
     texts = list(generate.biographies(lists, sentences, people_count=people, rows=rows, seed=seed))
-    tokenizer = text.train_tokenizer(texts[:TOKENIZER_TEXTS], network["vocabulary"])
+    unseen = [row.prompt + row.completion for row in facts.read(vocabulary_of)] if vocabulary_of else []
+    tokenizer = text.train_tokenizer(texts[:TOKENIZER_TEXTS] + unseen, network["vocabulary"])
     if job:
         job.say(f"{rows} biographies of {people} people, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
     net = _new(tokenizer, causal, network, seed).to(model.default_device())

@@ -43,6 +43,8 @@ rule base_pretrain:
     input:
         words=local(config["data"]["generated"]["words"]),
         templates=local(config["data"]["generated"]["templates"]),
+        # Generated people share the biographies' words; others have words of their own.
+        rows="<results>/data/train.jsonl" if DATA["source"] == "published" else [],
         code=library("base", "generate", "model", "objective", "text", "train"),
     output:
         model=directory("<results>/models/{model}/base"),

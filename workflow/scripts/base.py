@@ -11,7 +11,7 @@ with reporting.job(snakemake) as job:
             base.scratch(given.rows, output[0], seed=0, **params)
         case "base_pretrain":
             folder = f"{output.model}.checkpoints"
-            sources = {"words": given.words, "templates": given.templates}
+            sources = {"words": given.words, "templates": given.templates, "vocabulary_of": given.rows or None}
             base.pretrain(output.model, output.history, checkpoints=folder, job=job, **sources, **params)
         case "base_hub":
             base.hub(output[0], **params["hub"])
