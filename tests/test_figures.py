@@ -509,3 +509,14 @@ def test_an_autoregressive_model_that_only_names_people_has_a_panel():
 def test_what_leads_is_drawn_where_there_is_no_noise():
     drawing = figures.trace_average(trace_table().assign(corruption="swap"), models=MODELS)
     assert drawing.says == figures.trace_average(trace_table(), models=MODELS).says
+    swapped = {
+        key: [
+            trace._replace(
+                kinds={"swap": trace.kinds["gaussian"]},
+                arrays={name.replace("gaussian", "swap"): array for name, array in trace.arrays.items()},
+            )
+            for trace in some
+        ]
+        for key, some in traced(PLAIN).items()
+    }
+    assert figures.trace_facts(swapped, models=MODELS).says == figures.trace_facts(traced(PLAIN), models=MODELS).says

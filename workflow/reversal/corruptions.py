@@ -5,4 +5,5 @@ NAMES = ("gaussian", "mask", "swap")
 
 def main(present):
     """The first of the corruptions that are `present`; that of ROME where none is."""
-    return next((name for name in NAMES if name in set(present)), NAMES[0])
+    present = set(present)
+    return next((name for name in NAMES if name in present), NAMES[0])

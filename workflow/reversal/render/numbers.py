@@ -88,7 +88,6 @@ def study(evidence):
         "labels": evidence.labels,
         "largest": max(network["parameters"] for network in evidence.networks.values()),
         "same_shape": len({_shape(network) for network in evidence.networks.values()}) == 1,
-        "own_base": all(model["base"] in OWN_BASES for model in config["models"].values()),
         "mdm": evidence.first("diffusion"),
         "ar": evidence.first("autoregressive"),
         "seeds": config["seeds"],
@@ -236,7 +235,7 @@ def likelihood(evidence):
 def probe(evidence):
     """The first token: how sure, and how often the answer's own; and what the base was asked `about`.
 
-    That is facts of its "pretraining", what the configuration's file has ("given"), or people it never "read" of.
+    That is facts of its "pretraining", what the configuration's file has ("given"), or people who are "unread".
     """
     table = evidence.tables["probe"]
     given = evidence.config["probe"]["file"] is not None
