@@ -111,10 +111,10 @@ def gap(found, digits=0):
 
 
 def p_value(p):
-    """`p = 0.012`, or `p < 0.001`."""
+    """`p = 0.012`, or `p < 0.001`, never broken into lines."""
     if not known(p):
         return Markup("p unknown")
-    return Markup("p &lt; 0.001") if p < 0.001 else Markup("p = ") + number(p, 3 if p < 0.1 else 2)
+    return Markup("p&nbsp;&lt;&nbsp;0.001") if p < 0.001 else Markup("p&nbsp;=&nbsp;") + number(p, 3 if p < 0.1 else 2)
 
 
 def listed(items, last="and"):
