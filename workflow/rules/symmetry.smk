@@ -8,7 +8,7 @@ rule keyvalue:
         traces="<results>/tables/causal_trace.csv",
         rows=expand("<results>/data/{split}.jsonl", split=PAIRED_SPLITS),
         train="<results>/data/train.jsonl",
-        code=library("keyvalue", "memory_tables", "model", "text"),
+        code=library("corruptions", "keyvalue", "memory_tables", "model", "text", "trace_tables"),
     output:
         directory("<results>/keyvalue/{model}/{stage}"),
     log:
@@ -34,7 +34,7 @@ rule symmetry:
         extractions=expand("<results>/keyvalue/{staged}", staged=STAGED),
         traces="<results>/tables/causal_trace.csv",
         facts="<results>/data/facts.jsonl",
-        code=library("intervals", "keyvalue", "memory_tables", "symmetry", "trace_tables"),
+        code=library("corruptions", "intervals", "keyvalue", "memory_tables", "symmetry", "trace_tables"),
     output:
         outcomes="<results>/tables/keyvalue.csv",
         symmetry="<results>/tables/symmetry.csv",
@@ -63,7 +63,7 @@ rule edit:
         traces="<results>/tables/causal_trace.csv",
         rows=expand("<results>/data/{split}.jsonl", split=["both_p2d", "both_d2p", "p2d_same", "p2d_reverse"]),
         train="<results>/data/train.jsonl",
-        code=library("edit", "keyvalue", "memory_tables", "model", "objective", "text"),
+        code=library("corruptions", "edit", "keyvalue", "memory_tables", "model", "objective", "text", "trace_tables"),
     output:
         "<results>/edits/{model}/seed_{seed}.csv",
     log:
