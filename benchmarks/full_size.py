@@ -14,20 +14,19 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from benchmarks.shapes import SMDM_1028M
 from workflow.reversal import generate, published, smdm, text
 
 ROOT = Path(__file__).resolve().parent.parent
-SHAPE = {"vocab": 32000, "width": 1792, "inner": 7168, "layers": 20}  # of SMDM-1028M and AR-1028M
-HEADS = 14
 
 
-def write_weights(path, *, causal, seed, shape=SHAPE):
+def write_weights(path, *, causal, seed, shape=SMDM_1028M):
     """A checkpoint of a shape with lit-gpt's names, its matrices random."""
     generator = torch.Generator().manual_seed(seed)
-    expected = smdm.expected(**shape, causal=causal)
+    sizes = smdm.expected(shape["vocab"], shape["width"], shape["mlp"], shape["layers"], causal)
     tensors = {
         name: torch.ones(size) if len(size) == 1 else torch.empty(size).normal_(0, 0.02, generator=generator)
-        for name, size in expected.items()
+        for name, size in sizes.items()
     }
     save_file(tensors, path)
 
@@ -39,7 +38,7 @@ def write_tokenizer(path, texts, size):
     tokenizer.backend_tokenizer.save(str(path))
 
 
-def study(config, folder, *, data, epochs, heads=HEADS):
+def study(config, folder, *, data, epochs, shape=SMDM_1028M):
     """The study of `config`, with the files of `folder` in the place of the hub's."""
     config = {**config, "study": "full_size"}
     if data:
@@ -51,7 +50,7 @@ def study(config, folder, *, data, epochs, heads=HEADS):
         name: {
             **model,
             "lit_gpt": {
-                "n_head": heads,
+                "n_head": shape["heads"],
                 "eos_token": text.EOS,
                 "weights": {"path": str(folder / f"{name}.safetensors")},
                 "tokenizer": {"path": str(folder / "tokenizer.json")},
@@ -70,7 +69,7 @@ def training_texts(data):
         default = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))["data"]["generated"]
         folders = {name: ROOT / default[name] for name in ("words", "templates")}
         _, train, _ = generate.read(**{**default, **folders})
-    return [row.prompt + row.completion for row in train]
+    return [row.text for row in train]
 
 
 def main():
@@ -84,7 +83,7 @@ def main():
     for seed, (name, model) in enumerate(config["models"].items()):
         causal = model["family"] == "autoregressive"
         write_weights(options.folder / f"{name}.safetensors", causal=causal, seed=seed)
-    write_tokenizer(options.folder / "tokenizer.json", training_texts(options.data), SHAPE["vocab"])
+    write_tokenizer(options.folder / "tokenizer.json", training_texts(options.data), SMDM_1028M["vocab"])
     made = study(config, options.folder, data=options.data, epochs=options.epochs)
     (options.folder / "study.yaml").write_text(yaml.safe_dump(made), encoding="utf-8")
 

@@ -12,12 +12,13 @@ import time
 
 import torch
 
+from benchmarks.shapes import SMDM_1028M
 from workflow.reversal import batches, diffusion, model
 
 SIZES = {
     "default": {"shape": {"vocab": 2000, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "canvas": 25, "steps": 16},
     "1028m": {
-        "shape": {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168},
+        "shape": SMDM_1028M,
         "canvas": 52,
         "steps": 32,
     },

@@ -14,12 +14,13 @@ import time
 import torch
 
 from benchmarks import naive_trace
+from benchmarks.shapes import SMDM_1028M
 from workflow.reversal import model, tracing, tracing_llama
 
 SIZES = {
     "default": {"shape": {"vocab": 2000, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "tokens": 20},
     "wide": {"shape": {"vocab": 2000, "width": 384, "layers": 8, "heads": 6, "mlp": 1536}, "tokens": 20},
-    "1028m": {"shape": {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168}, "tokens": 30},
+    "1028m": {"shape": SMDM_1028M, "tokens": 30},
 }
 DRAWS = 10
 SUBJECT = (2, 6)

@@ -15,11 +15,12 @@ import time
 import torch
 from transformers import Trainer, TrainingArguments
 
+from benchmarks.shapes import SMDM_1028M
 from workflow.reversal import model, objective, train
 
 SIZES = {
     "default": {"shape": {"vocab": 2560, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "rows": (11, 20)},
-    "1028m": {"shape": {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168}, "rows": (20, 48)},
+    "1028m": {"shape": SMDM_1028M, "rows": (20, 48)},
 }
 STUDY_ROWS = 36_000  # 10 epochs of 3,600
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 import yaml
+from snakemake.utils import update_config
 
 from workflow.reversal import corruptions
 from workflow.reversal.files import write_table
@@ -28,12 +29,12 @@ PACKAGES = ("torch", "transformers", "snakemake")
 GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")
 
 
-def merged(config, changes):
-    """A configuration with the changes of a study, as Snakemake puts them together."""
-    return config | {
-        key: merged(config[key], value) if isinstance(value, dict) and isinstance(config.get(key), dict) else value
-        for key, value in changes.items()
-    }
+def configuration(*files):
+    """The first file's configuration with the changes of the others."""
+    config = {}
+    for file in files:
+        update_config(config, yaml.safe_load(file.read_text(encoding="utf-8")))
+    return config
 
 
 def costs(results):
@@ -86,9 +87,7 @@ def main():
     parser.add_argument("study", type=Path, nargs="+", help="the files given to --configfile")
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
     options = parser.parse_args()
-    config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-    for file in options.study:
-        config = merged(config, yaml.safe_load(file.read_text(encoding="utf-8")))
+    config = configuration(ROOT / "config.yaml", *options.study)
     commit = options.commit or provenance.commit(ROOT)
     keep(ROOT / "results" / config["study"], ROOT / "paper/reference" / config["study"], config=config, commit=commit)
 

@@ -11,7 +11,14 @@ from . import keep
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "results/default/tables"
-KEPT = [file.parent for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))]
+KEPT = {  # {folder: what its results were made with}
+    file.parent: json.loads(file.read_text(encoding="utf-8"))
+    for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))
+}
+HEAD = [
+    "| model, steps | name, trained | name, reversed | description, trained | description, reversed |",
+    "|---|---|---|---|---|",
+]
 SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 
 
@@ -21,8 +28,7 @@ def percent(row):
 
 def recall(scaling):
     """Recall in percent by model and number of steps, a column a split."""
-    head = "| model, steps | name, trained | name, reversed | description, trained | description, reversed |"
-    lines = [head, "|---|---|---|---|---|"]
+    lines = list(HEAD)
     for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
         cells = [percent(rows[rows.split == split].iloc[0]) for split in SPLITS]
         label = f"{model}, {steps:.0f}" if pd.notna(steps) else f"{model}, token by token"
@@ -154,8 +160,7 @@ def expenses():
     """The block about time and memory: of the default study, and of the runs kept with the paper."""
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
     told = [about, costs(keep.costs(TABLES.parent))]
-    for folder in KEPT:
-        made = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    for folder, made in KEPT.items():
         told += [f"`studies/{folder.name}.yaml`, on {made['hardware']}:", costs(pd.read_csv(folder / "costs.csv"))]
     return "\n\n".join(told)
 
@@ -164,8 +169,7 @@ def larger():
     """The block about the runs kept with the paper: what they recall, beside the published values."""
     published = pd.read_csv(ROOT / "paper/table3.csv").set_index("steps")
     told = []
-    for folder in KEPT:
-        made = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    for folder, made in KEPT.items():
         told.append(
             f"**`studies/{folder.name}.yaml`** ({made['hardware']}, {made['date']}), recall in percent, published "
             f"(SMDM-1028M) / ours:\n\n{beside(pd.read_csv(folder / 'step_scaling.csv'), published)}"
@@ -175,8 +179,7 @@ def larger():
 
 def beside(scaling, published):
     """Recall by model and number of steps beside the published one, a column a split."""
-    lines = ["| model, steps | name, trained | name, reversed | description, trained | description, reversed |"]
-    lines.append("|---|---|---|---|---|")
+    lines = list(HEAD)
     for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
         known = published.loc[steps] if steps in published.index else {}
         ours = rows.groupby("split").accuracy.mean() * 100

@@ -51,7 +51,7 @@ def generated():
 @pytest.fixture(scope="session")
 def tokenizer(generated):
     """A small tokenizer trained on the default study's rows."""
-    return text.train_tokenizer([row.prompt + row.completion for row in generated[1]], 600)
+    return text.train_tokenizer([row.text for row in generated[1]], 600)
 
 
 @pytest.fixture(params=[True, False], ids=["autoregressive", "diffusion"])

@@ -40,7 +40,7 @@ def everything():
 
 
 def tokenizer():
-    return text.train_tokenizer([row.prompt + row.completion for row in everything()] * 3, 420)
+    return text.train_tokenizer([row.text for row in everything()] * 3, 420)
 
 
 def network(words, *, causal, steps=0):

@@ -58,8 +58,7 @@ def make(
     """Write a study to `folder` and return what the rules of the paper would be given.
 
     `diffusion` and `autoregressive` are the shares recalled in reverse. If not `answered`, nothing is right, and so
-    nothing is traced, extracted, compared or edited. `change` is
-    {table: a function of its rows}.
+    nothing is traced, extracted, compared or edited. `change` is {table: a function of its rows}.
     """
     folder = Path(folder)
     config = yaml.safe_load((ROOT / "config.yaml").read_text())

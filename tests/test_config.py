@@ -1,10 +1,12 @@
 """Wrong configurations: each is answered by one line that names file, key, value and what is allowed."""
 
+import copy
 import subprocess
 import sys
 
 import pytest
 import yaml
+from snakemake.utils import update_config
 
 from docs.mistakes import CONFIGURATIONS, changed
 from workflow.schemas import validation
@@ -17,10 +19,9 @@ def default(root):
 
 def merged(config, overlay):
     """As Snakemake lays an overlay over the configuration."""
-    if not isinstance(overlay, dict):
-        return overlay
-    below = config if isinstance(config, dict) else {}
-    return below | {key: merged(below.get(key), value) for key, value in overlay.items()}
+    config = copy.deepcopy(config)
+    update_config(config, overlay)
+    return config
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from docs import keep, readme
 from workflow.reversal import base, model
 from workflow.schemas import validation
 
-TINY = {"vocab": 600, "width": 16, "inner": 32, "layers": 2}
+TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 
 
 @pytest.fixture
@@ -46,16 +46,20 @@ def test_published_values_stand_before_ours_in_the_readme(kept):
     assert "| ar, token by token | – / 100 | – / 0 | – / 100 | – / 0 |" in table
 
 
-def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are():
-    assert keep.merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}}) == {"a": {"b": 1, "c": 4}, "d": 3}
+def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: {b: 1, c: 2}\nd: 3\n")
+    (tmp_path / "study.yaml").write_text("a: {c: 4}\n")
+    config = keep.configuration(tmp_path / "config.yaml", tmp_path / "study.yaml")
+    assert config == {"a": {"b": 1, "c": 4}, "d": 3}
 
 
 def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path):
     paper = yaml.safe_load((root / "studies/paper.yaml").read_text())
     texts = full_size.training_texts(None)
     full_size.write_tokenizer(tmp_path / "tokenizer.json", texts[:50], TINY["vocab"])
-    study = full_size.study(paper, tmp_path, data=None, epochs=1, heads=2)
-    config = keep.merged(yaml.safe_load((root / "config.yaml").read_text()), study)
+    study = full_size.study(paper, tmp_path, data=None, epochs=1, shape=TINY)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    config = keep.configuration(root / "config.yaml", tmp_path / "study.yaml")
     assert validation.complaint(config, ["study.yaml", "config.yaml"]) is None
     for name, started in config["models"].items():
         causal = started["family"] == "autoregressive"

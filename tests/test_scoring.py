@@ -26,7 +26,7 @@ CANVAS = 30
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return text.train_tokenizer([row.prompt + row.completion for row in ROWS], 290)
+    return text.train_tokenizer([row.text for row in ROWS], 290)
 
 
 @pytest.fixture(scope="module")

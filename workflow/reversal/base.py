@@ -22,7 +22,7 @@ def bundled(path, output):
 
 def scratch(rows, output, *, causal, network, seed):
     """A network with random weights and a tokenizer trained on the study's own training rows."""
-    texts = [row.prompt + row.completion for row in facts.read(rows)]
+    texts = [row.text for row in facts.read(rows)]
     tokenizer = text.train_tokenizer(texts, network["vocabulary"])
     model.save(_new(tokenizer, causal, network, seed), tokenizer, output)
 
@@ -53,7 +53,7 @@ def pretrain(
     }
     lists = generate.read_words(words)
     texts = list(generate.biographies(lists, sentences, people_count=people, rows=rows, seed=seed))
-    unseen = [row.prompt + row.completion for row in facts.read(vocabulary_of)] if vocabulary_of else []
+    unseen = [row.text for row in facts.read(vocabulary_of)] if vocabulary_of else []
     tokenizer = text.train_tokenizer(texts[:TOKENIZER_TEXTS] + unseen, network["vocabulary"])
     if job:
         job.say(f"{rows} biographies of {people} people, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")

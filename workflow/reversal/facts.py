@@ -103,6 +103,10 @@ class Row:
         _require_span("answer", self.answer, "completion", self.completion)
 
     @property
+    def text(self):
+        return self.prompt + self.completion
+
+    @property
     def subject_text(self):
         return self.prompt[slice(*self.subject)]
 

@@ -258,7 +258,7 @@ def question(net, tokenizer, row, prefix="", *, canvas=None, owner=0):
     if not model.is_diffusion(net):
         return Sequence(whole.ids[: end - 1], place, {at - 1: whole.ids[at] for at in range(first, end)}, owner)
     if len(bare.ids) > canvas:
-        raise UserError(f"{row.prompt + row.completion!r} has {len(bare.ids)} tokens; the canvas holds {canvas}")
+        raise UserError(f"{row.text!r} has {len(bare.ids)} tokens; the canvas holds {canvas}")
     filled = whole.ids + [net.config.eos_token_id] * (canvas - len(bare.ids))
     masked = filled[:first] + [model.mask_id(net)] * (end - first) + filled[end:]
     return Sequence(masked, place, {at: whole.ids[at] for at in range(first, end)}, owner)

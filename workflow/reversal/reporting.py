@@ -78,16 +78,17 @@ def job(snakemake):
     running = Job(snakemake.log[0] if snakemake.log else None, snakemake.threads)
     # Hugging Face libraries draw bars of their own around work of milliseconds.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(snakemake.threads)
+    torch = sys.modules.get("torch")  # where the script imports it
+    if torch:
+        torch.set_num_threads(snakemake.threads)
     if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()
     try:
         files.verify(snakemake.input, tell=lambda line: (running.say(line), print(line, file=sys.stderr)))
         yield running
         files.record(snakemake.output)
-        if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
-            running.say(f"GPU memory: at most {sys.modules['torch'].cuda.max_memory_reserved() / 2**30:.1f} GiB")
+        if torch and torch.cuda.is_initialized():
+            running.say(f"GPU memory: at most {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB")
     except UserError as error:
         _end(running, error)
     except Exception as error:

@@ -79,7 +79,7 @@ def infer_shape(shapes, *, heads, causal, source):
     return {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp": inner}
 
 
-def expected(vocab, width, inner, layers, causal):
+def expected(vocab, width, mlp, layers, causal):
     """{name: shape} of every tensor of such a checkpoint."""
     shapes = {
         "transformer.wte.weight": (vocab if causal else vocab + 1, width),
@@ -93,9 +93,9 @@ def expected(vocab, width, inner, layers, causal):
             block + FUSED: (3 * width, width),
             block + "attn.proj.weight": (width, width),
             block + "norm_2.weight": (width,),
-            block + "mlp.swiglu.w1.weight": (inner, width),
-            block + "mlp.swiglu.w2.weight": (inner, width),
-            block + "mlp.swiglu.w3.weight": (width, inner),
+            block + "mlp.swiglu.w1.weight": (mlp, width),
+            block + "mlp.swiglu.w2.weight": (mlp, width),
+            block + "mlp.swiglu.w3.weight": (width, mlp),
         }
     return shapes
 

@@ -47,7 +47,7 @@ def read_tokenizer(file, eos):
 
 def encode(tokenizer, row):
     """The `Example` of a `facts.Row`: prompt and completion as one text, without an end token."""
-    text = row.prompt + row.completion
+    text = row.text
     coded = tokenizer(text, return_offsets_mapping=True)
     ids, offsets = coded["input_ids"], coded["offset_mapping"]
     boundary = len(row.prompt)

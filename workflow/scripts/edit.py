@@ -18,7 +18,7 @@ with reporting.job(snakemake) as job:
     train = facts.read(snakemake.input.train)
     prefixes = keyvalue.prefixes_like(net, tokenizer, train, canvas=canvas, **params["prefixes"])
     some = train[:: max(1, len(train) // (edits["training_rows"] or len(train)))]
-    ids = [tokenizer(row.prompt + row.completion)["input_ids"] for row in some]
+    ids = [tokenizer(row.text)["input_ids"] for row in some]
     moments = edit.second_moments(net, ids, layers=layers, canvas=canvas, generator=generator)
     tables = []
     splits = [[keyvalue.close(row) for row in facts.read(file)] for file in snakemake.input.rows]

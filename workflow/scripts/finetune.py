@@ -6,7 +6,7 @@ with reporting.job(snakemake) as job:
     params, output = snakemake.params, snakemake.output
     task = {
         "base": snakemake.input.base,
-        "texts": [row.prompt + row.completion for row in facts.read(snakemake.input.rows)],
+        "texts": [row.text for row in facts.read(snakemake.input.rows)],
         "recipe": {**params.recipe, "seed": int(snakemake.wildcards.seed)},
         "output": output.model,
         "history": output.history,

@@ -136,7 +136,7 @@ def canvas(completions, rows):
 
 @styled
 def denoising_step(completions, rows, *, order="confidence"):
-    """One step in the middle of a generation: predict every mask, keep the surest, mask the others again."""
+    """One step in the middle of a generation: predict every mask, keep some, mask the others again."""
     example = choose(completions, rows)
     if example is None:
         return nothing(NO_COMPLETIONS)
