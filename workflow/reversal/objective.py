@@ -52,6 +52,16 @@ def loss(net, batch):
     targets = batch.targets.flatten()[where].to(device, non_blocking=True)
     weights = batch.weights.flatten()[where].to(device, non_blocking=True)
     states = model.hidden(net, batch.inputs.to(device, non_blocking=True))
-    states = states.flatten(0, 1)[where.to(device, non_blocking=True)]  # (positions, D)
+    return _weighted(net, states.flatten(0, 1)[where.to(device, non_blocking=True)], targets, weights)
+
+
+def loss_everywhere(net, batch):
+    """The same for a batch on the network's device, with the head at every position: no shape depends on the masks."""
+    states = model.hidden(net, batch.inputs)
+    return _weighted(net, states.flatten(0, 1), batch.targets.flatten(), batch.weights.flatten())
+
+
+def _weighted(net, states, targets, weights):
+    """Σ weight · CE for states (positions, D)."""
     each = torch.nn.functional.cross_entropy(model.logits(net, states).float(), targets, reduction="none")
     return (each * weights).sum()

@@ -24,10 +24,13 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.fx.experimental import _config as symbolic_shapes
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from . import model, objective
 from .errors import UserError
 from .files import sha256, write_table
+from .replay import Recorder
 from .reporting import Job, Progress
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
@@ -50,7 +53,7 @@ class Recipe:
     clip: float = 1.0
     final_fraction: float = 0.1
     width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
-    compile: bool = False  # fuse the kernels of the network's blocks
+    compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
     seed: int = 0
 
 
@@ -101,13 +104,20 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
         for epoch in range(recipe.epochs)
         for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
     ]
+    recorded = recipe.compile and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(
-        net.parameters(), lr=0.0, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+        net.parameters(),
+        lr=0.0,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+        capturable=recorded,
     )
     store = Checkpoints(checkpoints, fingerprint(net, rows, recipe, identity)) if checkpoints else None
     history = store.resume(net, optimizer) if store else []
     if history and job:
         job.say(f"resumed after step {len(history)}")
+    recorder = Recorder(net, optimizer, recipe.clip) if recorded else None
     net.train()
     pending = []  # losses still on the device
     parts = 1  # in which a batch goes through the network; more where memory is short
@@ -125,8 +135,11 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
                 batch = objective.diffusion_targets(ids, mask_id, generator=generator)
             share = objective.Targets(*(field[rank::world] for field in batch))
             rate = learning_rate(step, len(plan), recipe)
-            loss, parts = _gradients(net, share, device, parts)
-            loss = _step(net, optimizer, loss, rate, recipe.clip, world)
+            loss = recorder.step(share, rate) if recorder else None
+            if loss is None:
+                recorder = None
+                loss, parts = _gradients(net, share, device, parts)
+                loss = _step(net, optimizer, loss, rate, recipe.clip, world)
             trained += len(numbers)
             pending.append((step, epoch, loss, rate, trained / (time.monotonic() - began)))
             last = step + 1 == len(plan)
@@ -148,6 +161,11 @@ def _compiled(net, wanted):
     if wanted and not any(map(shutil.which, filter(None, [os.getenv("CC"), "cc", "gcc", "clang"]))):
         raise TrainingError("training.compile is true, but there is no C compiler (cc, gcc, clang, or what CC names)")
     blocks = model.layers(net) if wanted else []
+    attention = net.config._attn_implementation
+    if wanted and attention == "sdpa":
+        # transformers looks into each batch for what to mask, which no recording can; our rows need no mask.
+        AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
+        net.set_attn_implementation("sdpa_without_mask")
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=True)
     try:
@@ -157,6 +175,7 @@ def _compiled(net, wanted):
     finally:
         for block in blocks:
             del block.forward
+        net.set_attn_implementation(attention)
 
 
 def _gradients(net, batch, device, parts):

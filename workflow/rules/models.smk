@@ -45,7 +45,7 @@ rule base_pretrain:
         templates=local(config["data"]["generated"]["templates"]),
         # Generated people share the biographies' words; others have words of their own.
         rows="<results>/data/train.jsonl" if DATA["source"] == "published" else [],
-        code=library("base", "generate", "model", "objective", "text", "train"),
+        code=library("base", "generate", "model", "objective", "replay", "text", "train"),
     output:
         model=directory("<results>/models/{model}/base"),
         history="<results>/models/{model}/base.training.csv",
@@ -118,7 +118,7 @@ rule finetune:
     input:
         base="<results>/models/{model}/base",
         rows="<results>/data/train.jsonl",
-        code=library("facts", "model", "objective", "train"),
+        code=library("facts", "model", "objective", "replay", "train"),
     output:
         model=directory("<results>/models/{model}/seed_{seed}"),
         history="<results>/models/{model}/seed_{seed}.training.csv",

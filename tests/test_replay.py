@@ -1,0 +1,80 @@
+"""Recorded steps, which only a GPU has; and the loss that they use, which any machine has."""
+
+import pytest
+import torch
+
+from workflow.reversal import model, objective, train
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU only")
+ROWS = [[3 + (i * j) % 40 for j in range(1, 8 + i % 4)] for i in range(200)]
+
+
+def recipe(**changes):
+    return train.Recipe(**{"epochs": 3, "batch": 16, "learning_rate": 0.003, "warmup_steps": 3, **changes})
+
+
+def fresh(causal, device="cuda"):
+    shape = {"vocab": 50, "width": 128, "layers": 3, "heads": 2, "mlp": 256}
+    return model.new(causal=causal, eos=0, seed=1, **shape).to(device)
+
+
+def targets(causal):
+    ids, real = train.pad(ROWS[:8], 0)
+    if causal:
+        return objective.autoregressive_targets(ids, real)
+    return objective.diffusion_targets(ids, 50, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_loss_with_the_head_everywhere_and_its_gradients_are_those_of_the_loss(causal):
+    nets = [fresh(causal, "cpu") for _ in range(2)]
+    losses = [objective.loss(nets[0], targets(causal)), objective.loss_everywhere(nets[1], targets(causal))]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    for one, other in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+@on_a_gpu
+@pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16)])
+def test_recorded_steps_train_as_plain_ones_do(causal, width):
+    expected = train.fit(fresh(causal), ROWS, recipe(width=width))
+    found = train.fit(fresh(causal), ROWS, recipe(width=width, compile=True))
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)
+
+
+@on_a_gpu
+def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, monkeypatch):
+    whole, resumed = fresh(False), fresh(False)
+    expected = train.fit(whole, ROWS, recipe(compile=True))
+    honest, calls = train.Recorder.step, []
+
+    def cut_short(self, batch, rate):
+        calls.append(rate)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return honest(self, batch, rate)
+
+    kept = {"checkpoints": tmp_path, "seconds_between": 0.0}
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(train.Recorder, "step", cut_short)
+        train.fit(resumed, ROWS, recipe(compile=True), **kept)
+    again = fresh(False)
+    found = train.fit(again, ROWS, recipe(compile=True), **kept)
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-3)
+    for one, other in zip(whole.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@on_a_gpu
+def test_without_memory_to_record_the_steps_are_taken_one_by_one(monkeypatch):
+    plain, short = fresh(False), fresh(False)
+    expected = train.fit(plain, ROWS, recipe())
+
+    def no_room(net, batch):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(objective, "loss_everywhere", no_room)
+    found = train.fit(short, ROWS, recipe(compile=True))
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)
