@@ -1,8 +1,10 @@
 """Keep a study's results with the paper: its tables, what its jobs cost, and what it was run with.
 
     python -m docs.keep studies/published.yaml
+    python -m docs.keep FOLDER/study.yaml --costs-of "random weights of SMDM-1028M's shape"
 
-The post and the README show what lies under paper/reference/. Of the traces only the averages over steps are kept.
+The post and the README show what lies under paper/reference/. Of the traces only the averages over steps are kept; of a
+run whose answers mean nothing, only what it cost.
 """
 
 import argparse
@@ -63,15 +65,18 @@ def hardware():
     return f"{platform.machine()}, no GPU"
 
 
-def keep(results, kept, *, config, commit):
-    """Copy what is kept of a folder of results to the folder `kept`."""
+def keep(results, kept, *, config, commit, costs_of=None):
+    """Copy what is kept of a folder of results to the folder `kept`; costs alone where `costs_of` names them."""
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    for name in TABLES:
-        shutil.copy(results / f"tables/{name}.csv", kept)
-    write_table(averages(pd.read_csv(results / "tables/causal_trace.csv", low_memory=False)), kept / "causal_trace.csv")
+    if not costs_of:
+        for name in TABLES:
+            shutil.copy(results / f"tables/{name}.csv", kept)
+        traces = pd.read_csv(results / "tables/causal_trace.csv", low_memory=False)
+        write_table(averages(traces), kept / "causal_trace.csv")
     write_table(costs(results), kept / "costs.csv")
     told = {
+        "study": costs_of or f"studies/{config['study']}.yaml",
         "hardware": hardware(),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
@@ -86,10 +91,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, nargs="+", help="the files given to --configfile")
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
+    parser.add_argument("--costs-of", default=None, help="keep costs alone, and name them so")
     options = parser.parse_args()
     config = configuration(ROOT / "config.yaml", *options.study)
     commit = options.commit or provenance.commit(ROOT)
-    keep(ROOT / "results" / config["study"], ROOT / "paper/reference" / config["study"], config=config, commit=commit)
+    keep(
+        ROOT / "results" / config["study"],
+        ROOT / "paper/reference" / config["study"],
+        config=config,
+        commit=commit,
+        costs_of=options.costs_of,
+    )
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def expenses():
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
     told = [about, costs(keep.costs(TABLES.parent))]
     for folder, made in KEPT.items():
-        told += [f"`studies/{folder.name}.yaml`, on {made['hardware']}:", costs(pd.read_csv(folder / "costs.csv"))]
+        told += [f"{made['study']}, on {made['hardware']}:", costs(pd.read_csv(folder / "costs.csv"))]
     return "\n\n".join(told)
 
 
@@ -170,8 +170,10 @@ def larger():
     published = pd.read_csv(ROOT / "paper/table3.csv").set_index("steps")
     told = []
     for folder, made in KEPT.items():
+        if not (folder / "step_scaling.csv").is_file():
+            continue
         told.append(
-            f"**`studies/{folder.name}.yaml`** ({made['hardware']}, {made['date']}), recall in percent, published "
+            f"**{made['study']}** ({made['hardware']}, {made['date']}), recall in percent, published "
             f"(SMDM-1028M) / ours:\n\n{beside(pd.read_csv(folder / 'step_scaling.csv'), published)}"
         )
     return "\n\n".join(told)

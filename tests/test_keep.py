@@ -16,7 +16,8 @@ TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 
 
 @pytest.fixture
-def kept(tmp_path):
+def run(tmp_path):
+    """A folder of results with what three jobs cost, and its configuration."""
     results = tmp_path / "results"
     config = make(results).config
     for job, seconds in (("finetune/mdm/seed_1", 8.0), ("finetune/ar/seed_1", 5.0), ("symmetry", 3.0)):
@@ -25,6 +26,12 @@ def kept(tmp_path):
         file.write_text(f"s\tmax_rss\n{seconds}\t2000.0\n")
     (results / "logs/finetune/mdm").mkdir(parents=True)
     (results / "logs/finetune/mdm/seed_1.log").write_text("12:00:00 GPU memory: at most 24.5 GiB\n")
+    return results, config
+
+
+@pytest.fixture
+def kept(tmp_path, run):
+    results, config = run
     keep.keep(results, tmp_path / "kept", config=config, commit="abc")
     return tmp_path / "kept"
 
@@ -37,6 +44,17 @@ def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
     assert "| symmetry | 3 s, 2.0 GB, both models |  |" in table
     traces = pd.read_csv(kept / "causal_trace.csv")
     assert len(traces) and set(traces.stage) == {"all"}
+
+
+def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_path, run, monkeypatch):
+    results, config = run
+    folder = tmp_path / "kept"
+    keep.keep(results, folder, config=config, commit="abc", costs_of="random weights")
+    assert {file.name for file in folder.iterdir()} == {"costs.csv", "provenance.json"}
+    monkeypatch.setattr(readme, "KEPT", {folder: json.loads((folder / "provenance.json").read_text())})
+    monkeypatch.setattr(readme, "TABLES", results / "tables")
+    assert "random weights, on " in readme.expenses()
+    assert readme.larger() == ""
 
 
 def test_published_values_stand_before_ours_in_the_readme(kept):

@@ -316,12 +316,14 @@ def test_published_values_stand_beside_ours_where_the_data_are_the_published_one
 
 def test_larger_runs_stand_beside_the_published_values(tmp_path):
     kept = tmp_path / "reference/large"
-    (kept / "tables").mkdir(parents=True)
-    (kept / "provenance.json").write_text(json.dumps({"hardware": "one GPU", "versions": {"torch": "2.11"}}))
+    costs_alone = tmp_path / "reference/random"
+    for folder in (kept, costs_alone):
+        folder.mkdir(parents=True)
+        (folder / "provenance.json").write_text(json.dumps({"hardware": "one GPU", "versions": {"torch": "2.11"}}))
     rows = ["model,steps,split,accuracy", *(f"mdm,16,{split},0.125" for split in RECALL_SPLITS)]
-    (kept / "tables/step_scaling.csv").write_text("\n".join(rows))
+    (kept / "step_scaling.csv").write_text("\n".join(rows))
     given = make(tmp_path)
-    given.evidence.reference = [str(kept / "provenance.json")]
+    given.evidence.reference = [str(folder / "provenance.json") for folder in (kept, costs_alone)]
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
     assert "hardware: one GPU and versions torch: 2.11" in text
     [row] = re.findall(r"<tr><th scope=\"row\">large, mdm, 16</th>(.*?)</tr>", text)

@@ -62,7 +62,9 @@ def read(config, *, tables, models, histories, completions, data, published, ref
         facts=lines(data["facts"]),
         rows={name: lines(path) for name, path in data.items() if name != "facts"},
         published=table(published),
-        references={Path(folder).name: reference(folder) for folder in references},
+        references={
+            Path(folder).name: reference(folder) for folder in references if Path(folder, "step_scaling.csv").is_file()
+        },
     )
 
 
@@ -104,7 +106,7 @@ def reference(folder):
     """The tables of results kept with the paper, and what is told of how they were made, as (name, text) pairs."""
     folder = Path(folder)
     told = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    return {file.stem: table(file) for file in sorted(folder.rglob("*.csv"))}, list(_told(told))
+    return {file.stem: table(file) for file in sorted(folder.glob("*.csv"))}, list(_told(told))
 
 
 def _told(value, name=""):
