@@ -61,15 +61,15 @@ def study(config, folder, *, data, epochs, shape=SMDM_1028M):
     return config
 
 
-def training_texts(data):
-    """The sentences that the study trains on."""
+def sentences(data):
+    """What the study trains on and asks; with all its words whole, rows fit into the canvas that the paper's has."""
     if data:
-        _, train, _ = published.read(data)
+        _, train, splits = published.read(data)
     else:
         default = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))["data"]["generated"]
         folders = {name: ROOT / default[name] for name in ("words", "templates")}
-        _, train, _ = generate.read(**{**default, **folders})
-    return [row.text for row in train]
+        _, train, splits = generate.read(**{**default, **folders})
+    return [row.text for rows in (train, *splits.values()) for row in rows]
 
 
 def main():
@@ -83,7 +83,7 @@ def main():
     for seed, (name, model) in enumerate(config["models"].items()):
         causal = model["family"] == "autoregressive"
         write_weights(options.folder / f"{name}.safetensors", causal=causal, seed=seed)
-    write_tokenizer(options.folder / "tokenizer.json", training_texts(options.data), SMDM_1028M["vocab"])
+    write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), SMDM_1028M["vocab"])
     made = study(config, options.folder, data=options.data, epochs=options.epochs)
     (options.folder / "study.yaml").write_text(yaml.safe_dump(made), encoding="utf-8")
 

@@ -9,7 +9,7 @@ from rendering import make
 
 from benchmarks import full_size
 from docs import keep, readme
-from workflow.reversal import base, model
+from workflow.reversal import base, model, text
 from workflow.schemas import validation
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
@@ -73,7 +73,7 @@ def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are(tmp_pat
 
 def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path):
     paper = yaml.safe_load((root / "studies/paper.yaml").read_text())
-    texts = full_size.training_texts(None)
+    texts = full_size.sentences(None)
     full_size.write_tokenizer(tmp_path / "tokenizer.json", texts[:50], TINY["vocab"])
     study = full_size.study(paper, tmp_path, data=None, epochs=1, shape=TINY)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
@@ -86,3 +86,12 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
         net, tokenizer = model.load(tmp_path / name, device="cpu")
         assert model.is_diffusion(net) != causal and model.vocab(net) == len(tokenizer) == TINY["vocab"]
         assert tokenizer.decode(tokenizer(texts[0])["input_ids"]) == texts[0]
+
+
+def test_the_published_rows_fit_into_the_paper_s_canvas_at_full_size(root, shared, tmp_path):
+    data = shared / "data/reversal_curse/june_version_7921032488"
+    texts = full_size.sentences(data)
+    full_size.write_tokenizer(tmp_path / "tokenizer.json", texts, 8000)
+    tokenizer = text.read_tokenizer(tmp_path / "tokenizer.json", text.EOS)
+    canvas = yaml.safe_load((root / "studies/paper.yaml").read_text())["sampling"]["canvas"]
+    assert max(map(len, tokenizer(texts)["input_ids"])) < canvas
