@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workflow.reversal import model, objective, train
+from workflow.reversal import model, objective, replay, train
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU only")
 ROWS = [[3 + (i * j) % 40 for j in range(1, 8 + i % 4)] for i in range(200)]
@@ -34,6 +34,16 @@ def test_the_loss_with_the_head_everywhere_and_its_gradients_are_those_of_the_lo
         loss.backward()
     for one, other in zip(*(net.parameters() for net in nets), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_without_a_mask_the_loss_is_the_same_and_the_network_as_before(causal):
+    net = fresh(causal, "cpu")
+    expected, before = objective.loss(net, targets(causal)), net.config._attn_implementation
+    with replay.unmasked(net, True):
+        assert net.config._attn_implementation != before
+        torch.testing.assert_close(objective.loss(net, targets(causal)), expected)
+    assert net.config._attn_implementation == before
 
 
 @on_a_gpu

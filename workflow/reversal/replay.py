@@ -1,8 +1,28 @@
 """Steps of training recorded on a GPU and replayed, where the host would else be slower than the card."""
 
+from contextlib import contextmanager
+
 import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from . import objective
+
+
+@contextmanager
+def unmasked(net, wanted):
+    """Within it, where `wanted`, attention gets no mask: our rows need none.
+
+    transformers would look into each batch for what to mask, which no recording can.
+    """
+    before = net.config._attn_implementation
+    if wanted:
+        AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
+        net.set_attn_implementation("sdpa_without_mask")
+    try:
+        yield
+    finally:
+        net.set_attn_implementation(before)
 
 
 class Recorder:
@@ -40,7 +60,7 @@ class Recorder:
                 self.graphs.clear()
                 self.optimizer.zero_grad(set_to_none=True)
                 self.optimizer.grad_scale = self.optimizer.found_inf = None
-        if shape not in self.graphs:
+        if shape not in self.graphs:  # asked again out here, since the exception keeps the failed batch's tensors alive
             torch.cuda.empty_cache()
             return None
         graph, held, loss = self.graphs[shape]

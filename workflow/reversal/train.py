@@ -24,13 +24,11 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.fx.experimental import _config as symbolic_shapes
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from . import model, objective
 from .errors import UserError
 from .files import sha256, write_table
-from .replay import Recorder
+from .replay import Recorder, unmasked
 from .reporting import Job, Progress
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
@@ -123,7 +121,11 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
     parts = 1  # in which a batch goes through the network; more where memory is short
     saved = time.monotonic()
     label = "autoregressive training" if mask_id is None else "diffusion training"
-    with _compiled(net, recipe.compile), Progress(job or Job(), len(plan), label, "steps", len(history)) as progress:
+    with (
+        _compiled(net, recipe.compile),
+        unmasked(net, recorded),
+        Progress(job or Job(), len(plan), label, "steps", len(history)) as progress,
+    ):
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
@@ -161,11 +163,6 @@ def _compiled(net, wanted):
     if wanted and not any(map(shutil.which, filter(None, [os.getenv("CC"), "cc", "gcc", "clang"]))):
         raise TrainingError("training.compile is true, but there is no C compiler (cc, gcc, clang, or what CC names)")
     blocks = model.layers(net) if wanted else []
-    attention = net.config._attn_implementation
-    if wanted and attention == "sdpa":
-        # transformers looks into each batch for what to mask, which no recording can; our rows need no mask.
-        AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
-        net.set_attn_implementation("sdpa_without_mask")
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=True)
     try:
@@ -175,7 +172,6 @@ def _compiled(net, wanted):
     finally:
         for block in blocks:
             del block.forward
-        net.set_attn_implementation(attention)
 
 
 def _gradients(net, batch, device, parts):
