@@ -134,9 +134,9 @@ def main():
         mine.append(ours(net, rows, recipe, device))
     fast, second_half = map(min, zip(*mine, strict=True))
     print(f"{options.size}, {model.parameter_count(net) / 1e6:.1f}M parameters, batches of 64, {device}")
-    for name, seconds in (("transformers' Trainer", min(peers, default=None)), ("ours", fast)):
-        if seconds:
-            print(f"{name:24}{len(rows) / seconds:9.0f} rows/s{min(peers, default=fast) / seconds:7.2f} ×")
+    best = ({"transformers' Trainer": min(peers)} if peers else {}) | {"ours": fast}
+    for name, seconds in best.items():
+        print(f"{name:24}{len(rows) / seconds:9.0f} rows/s{next(iter(best.values())) / seconds:7.2f} ×")
     print(
         f"{STUDY_ROWS} rows at our rate: {STUDY_ROWS / len(rows) * fast:.0f} s; the first pass took {mine[0][0]:.1f} s"
     )

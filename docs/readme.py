@@ -15,10 +15,6 @@ KEPT = {  # {folder: what its results were made with}
     file.parent: json.loads(file.read_text(encoding="utf-8"))
     for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))
 }
-HEAD = [
-    "| model, steps | name, trained | name, reversed | description, trained | description, reversed |",
-    "|---|---|---|---|---|",
-]
 SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 
 
@@ -26,14 +22,20 @@ def percent(row):
     return f"{100 * row.accuracy:.0f} ({100 * row.cluster_low:.0f}–{100 * row.cluster_high:.0f})"
 
 
-def recall(scaling):
-    """Recall in percent by model and number of steps, a column a split."""
-    lines = list(HEAD)
+def by_steps(scaling, cell):
+    """A table of recall by model and number of steps, a column a split: `cell(steps, split, its rows)`."""
+    head = "| model, steps | name, trained | name, reversed | description, trained | description, reversed |"
+    lines = [head, "|---|---|---|---|---|"]
     for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
-        cells = [percent(rows[rows.split == split].iloc[0]) for split in SPLITS]
+        cells = [cell(steps, split, rows[rows.split == split]) for split in SPLITS]
         label = f"{model}, {steps:.0f}" if pd.notna(steps) else f"{model}, token by token"
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def recall(scaling):
+    """Recall in percent, with intervals."""
+    return by_steps(scaling, lambda steps, split, rows: percent(rows.iloc[0]))
 
 
 def replicated(scaling):
@@ -180,16 +182,13 @@ def larger():
 
 
 def beside(scaling, published):
-    """Recall by model and number of steps beside the published one, a column a split."""
-    lines = list(HEAD)
-    for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
-        known = published.loc[steps] if steps in published.index else {}
-        ours = rows.groupby("split").accuracy.mean() * 100
-        cells = [
-            f"{known[split]:.0f} / {ours[split]:.0f}" if len(known) else f"– / {ours[split]:.0f}" for split in SPLITS
-        ]
-        lines.append(f"| {model}, {'token by token' if pd.isna(steps) else int(steps)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """Recall in percent beside the published one."""
+
+    def cell(steps, split, rows):
+        known = f"{published.loc[steps, split]:.0f}" if steps in published.index else "–"
+        return f"{known} / {100 * rows.accuracy.mean():.0f}"
+
+    return by_steps(scaling, cell)
 
 
 def between(readme, name, content):
