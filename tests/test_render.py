@@ -314,6 +314,13 @@ def test_published_values_stand_beside_ours_where_the_data_are_the_published_one
     }
 
 
+def test_cut_tokens_are_told_where_there_were_any(tmp_path, post):
+    given = make(tmp_path)
+    given.config["training"]["cut"] = 0.1
+    text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
+    assert "In training 10% of the tokens" in text and "In training" not in post
+
+
 def test_larger_runs_stand_beside_the_published_values(tmp_path):
     kept = tmp_path / "reference/large"
     costs_alone = tmp_path / "reference/random"

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from workflow.reversal import model, text
 from workflow.reversal.facts import SPLITS, Row
@@ -40,3 +42,33 @@ def test_the_bundled_tokenizer_keeps_every_word_of_the_lists_whole(root, words):
 def test_the_end_token_is_the_first_and_text_never_holds_it(tokenizer):
     assert tokenizer.eos_token_id == 0
     assert 0 not in tokenizer("Ada, who sold <the> eos")["input_ids"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(share=st.floats(0, 1), seed=st.integers(0, 2**60))
+def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer, share, seed):
+    texts = ["Zoë’s  father, Ada Lovelace,", " sold 12 maps!", "<eos>", ""]
+    rows = [*tokenizer(texts)["input_ids"], [0, 0]]
+    cut = text.cut(tokenizer, rows, share, seed=seed)
+    assert tokenizer.batch_decode(cut) == tokenizer.batch_decode(rows)
+    assert cut[-1] == [0, 0]  # end tokens stay
+    assert cut == text.cut(tokenizer, rows, share, seed=seed)
+
+
+def test_the_share_says_how_many_tokens_are_cut(generated, tokenizer):
+    rows = tokenizer([row.text for row in generated[1][:300]])["input_ids"]
+    names = {token: name for name, token in tokenizer.get_vocab().items()}
+    long = sum(len(names[token]) > 1 for row in rows for token in row)
+    assert text.cut(tokenizer, rows, 0, seed=0) == rows
+    # A cut adds at least one token, and few pieces are unknown and fall apart further.
+    added = sum(map(len, text.cut(tokenizer, rows, 0.2, seed=0))) - sum(map(len, rows))
+    assert 0.18 * long < added < 0.45 * long
+
+
+def test_cutting_shows_the_pieces_of_words_that_training_lacks(generated):
+    texts = [row.text for row in generated[1]]
+    tokenizer = text.train_tokenizer(texts, 4000)
+    rows = tokenizer(texts)["input_ids"]
+    new = {token for ids in tokenizer(["Whoever believes them", "whichever"])["input_ids"] for token in ids}
+    assert not new <= {token for row in rows for token in row}
+    assert new <= {token for row in text.cut(tokenizer, rows, 0.1, seed=0) for token in row}

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import os
@@ -79,6 +80,25 @@ def test_batches_waste_little_padding_and_differ_between_epochs():
     padded = sum(len(rows) * max(lengths[i] for i in rows) for rows in batches)
     assert padded < 1.08 * sum(lengths)
     assert batches != train.epoch_batches(lengths, 32, seed=0, epoch=1)
+
+
+def test_epochs_take_the_versions_of_the_rows_in_turn(monkeypatch):
+    taken, pad = [], train.pad
+    monkeypatch.setattr(train, "pad", lambda rows, *rest: (taken.append({row[0] for row in rows}), pad(rows, *rest))[1])
+    versions = [[[version, *row] for row in ROWS] for version in (1, 2, 3)]
+    train.fit(fresh(True), sum(versions, []), recipe(batch=60), versions=3)
+    assert taken == [{1}, {2}, {3}, {1}]
+
+
+def test_texts_are_encoded_whole_or_cut_each_version_otherwise(tokenizer):
+    assert train.encode(tokenizer, TEXTS, recipe()) == {"rows": tokenizer(TEXTS)["input_ids"]}
+    cut = train.encode(tokenizer, TEXTS, recipe(cut=0.2))
+    assert cut["versions"] == 4 == len(cut["rows"]) // len(TEXTS)
+    assert tokenizer.batch_decode(cut["rows"]) == 4 * TEXTS
+    versions = [cut["rows"][first : first + len(TEXTS)] for first in range(0, len(cut["rows"]), len(TEXTS))]
+    assert all(one != other for one, other in itertools.combinations(versions, 2))
+    assert train.encode(tokenizer, TEXTS, recipe(cut=0.2, epochs=100))["versions"] == train.CUTTINGS
+    assert train.encode(tokenizer, TEXTS, recipe(cut=0.2, seed=2))["rows"] != cut["rows"]
 
 
 def test_the_learning_rate_warms_up_and_falls_to_its_final_fraction():
@@ -194,9 +214,9 @@ WORKER = (
 def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(base, tmp_path, root):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    train.run(task(base, tmp_path / "whole", epochs=30))
+    train.run(task(base, tmp_path / "whole", epochs=30, cut=0.1))
     file = tmp_path / "task.json"
-    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=30)))
+    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=30, cut=0.1)))
     command = [sys.executable, "-c", WORKER, str(file)]
     process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL)
     checkpoints = tmp_path / "killed/checkpoints"

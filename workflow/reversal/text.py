@@ -1,5 +1,7 @@
 """Tokens: training a tokenizer, and the token ranges of a row's subject and answer."""
 
+import random
+from functools import cache
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -43,6 +45,30 @@ def read_tokenizer(file, eos):
     if tokenizer.token_to_id(eos) is None:
         raise UserError(f"{file} has no token {eos!r}; eos_token names its end token")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, clean_up_tokenization_spaces=False)
+
+
+def cut(tokenizer, rows, share, *, seed):
+    """Rows of tokens, a `share` of the tokens that can be cut in two, each at a random letter.
+
+    A test's word that training lacks falls into pieces, which training never shows while its own words are whole.
+    """
+    rng = random.Random(seed)
+    spell = tokenizer.backend_tokenizer.model.tokenize
+    names = {token: name for name, token in tokenizer.get_vocab().items() if len(name) > 1}
+    for token in tokenizer.all_special_ids:
+        names.pop(token, None)
+
+    @cache
+    def halves(token, place):
+        name = names[token]
+        return [piece.id for half in (name[:place], name[place:]) for piece in spell(half)]
+
+    def pieces(token):
+        if token not in names or rng.random() >= share:
+            return [token]
+        return halves(token, rng.randrange(1, len(names[token])))
+
+    return [[piece for token in row for piece in pieces(token)] for row in rows]
 
 
 def encode(tokenizer, row):

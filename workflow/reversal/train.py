@@ -25,13 +25,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.fx.experimental import _config as symbolic_shapes
 
-from . import model, objective
+from . import model, objective, text
 from .errors import UserError
 from .files import sha256, write_table
 from .replay import Recorder, unmasked
 from .reporting import Job, Progress
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
+CUTTINGS = 8  # of the same rows, taken in turn by the epochs
 
 
 class TrainingError(UserError):
@@ -51,8 +52,19 @@ class Recipe:
     clip: float = 1.0
     final_fraction: float = 0.1
     width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
+    cut: float = 0.0  # share of the tokens that are cut in two, each epoch others
     compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
     seed: int = 0
+
+
+def encode(tokenizer, texts, recipe):
+    """What `fit` takes for some texts: their rows of tokens and, where tokens are cut, in how many versions."""
+    rows = tokenizer(texts)["input_ids"]
+    if not recipe.cut:
+        return {"rows": rows}
+    seeds = [_mix(recipe.seed, "cut", version) for version in range(min(CUTTINGS, recipe.epochs))]
+    cut = [row for seed in seeds for row in text.cut(tokenizer, rows, recipe.cut, seed=seed)]
+    return {"rows": cut, "versions": len(seeds)}
 
 
 def pad(rows, eos, width=0):
@@ -86,21 +98,24 @@ def learning_rate(step, steps, recipe):
     return recipe.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.0, job=None):
+def fit(net, rows, recipe, *, versions=1, checkpoints=None, identity="", seconds_between=30.0, job=None):
     """Train `net` in place on `rows` (lists of tokens without their end); returns the history, one line a step.
 
-    With `checkpoints`, a folder, the run saves itself there and goes on from there; `identity` is what else, besides
-    rows and recipe, the weights depend on.
+    Where `rows` are several `versions` of the same, one after the other, an epoch takes one of them. With
+    `checkpoints`, a folder, the run saves itself there and goes on from there; `identity` is what else, besides rows
+    and recipe, the weights depend on.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = net.get_input_embeddings().weight.device
     mask_id = model.mask_id(net) if model.is_diffusion(net) else None
     width = 0 if mask_id is None else recipe.width  # an autoregressive row's padding teaches nothing
-    lengths = [len(row) for row in rows]
+    count = len(rows) // versions
+    shown = [rows[version * count : (version + 1) * count] for version in range(versions)]
+    lengths = [[len(row) for row in version] for version in shown]
     plan = [
         (epoch, batch)
         for epoch in range(recipe.epochs)
-        for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
+        for batch in epoch_batches(lengths[epoch % versions], recipe.batch, seed=recipe.seed, epoch=epoch)
     ]
     recorded = recipe.compile and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(
@@ -129,7 +144,7 @@ def fit(net, rows, recipe, *, checkpoints=None, identity="", seconds_between=30.
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
-            ids, real = pad([rows[i] for i in numbers], net.config.eos_token_id, width)
+            ids, real = pad([shown[epoch % versions][i] for i in numbers], net.config.eos_token_id, width)
             if mask_id is None:
                 batch = objective.autoregressive_targets(ids, real)
             else:
@@ -324,10 +339,11 @@ def _work(task, job):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     net, tokenizer = model.load(task["base"], device=device)
+    recipe = Recipe(**task["recipe"])
     history = fit(
         net,
-        tokenizer(task["texts"])["input_ids"],
-        Recipe(**task["recipe"]),
+        recipe=recipe,
+        **encode(tokenizer, task["texts"], recipe),
         checkpoints=task["checkpoints"],
         identity=model.checksums(task["base"]),
         seconds_between=task["checkpoint_seconds"],

@@ -118,7 +118,7 @@ rule finetune:
     input:
         base="<results>/models/{model}/base",
         rows="<results>/data/train.jsonl",
-        code=library("facts", "model", "objective", "replay", "train"),
+        code=library("facts", "model", "objective", "replay", "text", "train"),
     output:
         model=directory("<results>/models/{model}/seed_{seed}"),
         history="<results>/models/{model}/seed_{seed}.training.csv",
