@@ -318,7 +318,8 @@ def test_cut_tokens_are_told_where_there_were_any(tmp_path, post):
     given = make(tmp_path)
     given.config["training"]["cut"] = 0.1
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
-    assert "In training 10% of the tokens" in text and "In training" not in post
+    assert "subject and answer 10%, others each time, are spelt in smaller ones" in text
+    assert "are spelt in smaller ones" not in post
 
 
 def test_larger_runs_stand_beside_the_published_values(tmp_path):

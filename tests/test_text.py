@@ -1,8 +1,13 @@
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from workflow.reversal import model, text
+from workflow.reversal.errors import UserError
 from workflow.reversal.facts import SPLITS, Row
 
 
@@ -44,31 +49,66 @@ def test_the_end_token_is_the_first_and_text_never_holds_it(tokenizer):
     assert 0 not in tokenizer("Ada, who sold <the> eos")["input_ids"]
 
 
+def llama_tokenizer():
+    """As Llama's: spaces as ▁, other bytes as tokens of their own, <s> before each text."""
+    letters = "▁abcdefghijklmnopqrstuvwxyz,."
+    merges = [tuple(pair.split()) for pair in ["a n", "an d", "▁ and", "▁ t", "▁t h", "▁th e", "s a", "sa n", "san d"]]
+    control = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocab = {name: number for number, name in enumerate([*control, *letters, *map("".join, merges)])}
+    reader = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
+    reader.normalizer = normalizers.Replace(" ", "▁")
+    reader.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    reader.add_special_tokens(["<unk>", "<s>", "</s>"])
+    reader.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocab["<s>"])])
+    return PreTrainedTokenizerFast(tokenizer_object=reader, eos_token="</s>")
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama"])
 @settings(max_examples=20, deadline=None)
 @given(share=st.floats(0, 1), seed=st.integers(0, 2**60))
-def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer, share, seed):
-    texts = ["Zoë’s  father, Ada Lovelace,", " sold 12 maps!", "<eos>", ""]
-    rows = [*tokenizer(texts)["input_ids"], [0, 0]]
-    cut = text.cut(tokenizer, rows, share, seed=seed)
-    assert tokenizer.batch_decode(cut) == tokenizer.batch_decode(rows)
-    assert cut[-1] == [0, 0]  # end tokens stay
-    assert cut == text.cut(tokenizer, rows, share, seed=seed)
+def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer, kind, share, seed):
+    reader = tokenizer if kind == "byte-level" else llama_tokenizer()
+    texts = ["Zoë’s  father, Ada Lovelace,", " sand and the 中 12 maps!", ""]
+    rows = [*reader(texts)["input_ids"], [reader.eos_token_id] * 2]
+    cutter = text.Cutter(reader, share)
+    cut = [[cutter(row, random.Random(seed)) for row in rows] for _ in range(2)]
+    assert reader.batch_decode(cut[0]) == reader.batch_decode(rows)
+    assert cut[0] == cut[1] and cut[0][-1] == rows[-1]  # end tokens stay
 
 
-def test_the_share_says_how_many_tokens_are_cut(generated, tokenizer):
-    rows = tokenizer([row.text for row in generated[1][:300]])["input_ids"]
-    names = {token: name for name, token in tokenizer.get_vocab().items()}
-    long = sum(len(names[token]) > 1 for row in rows for token in row)
-    assert text.cut(tokenizer, rows, 0, seed=0) == rows
-    # A cut adds at least one token, and few pieces are unknown and fall apart further.
-    added = sum(map(len, text.cut(tokenizer, rows, 0.2, seed=0))) - sum(map(len, rows))
-    assert 0.18 * long < added < 0.45 * long
+def test_the_share_says_how_many_tokens_are_cut(tokenizer):
+    names = {token: name for name, token in tokenizer.get_vocab().items() if token}
+    rng, cutter = random.Random(0), text.Cutter(tokenizer, 0.2)
+    tokens = [token for token, name in names.items() if len(name) > 1] * 20
+    cut = sum(cutter([token], rng) != [token] for token in tokens)
+    assert 0.18 < cut / len(tokens) < 0.22
+    assert all(cutter([token], rng) == [token] for token, name in names.items() if len(name) == 1)
+
+
+def test_only_free_positions_are_cut(generated, tokenizer):
+    cutter = text.Cutter(tokenizer, 1)
+    for row in generated[1][::301]:
+        example = text.encode(tokenizer, row)
+        cut = cutter(example.ids, random.Random(0), text.around(example))
+        kept = "".join(tokenizer.convert_ids_to_tokens(cut))
+        assert len(cut) > len(example.ids)
+        for span in (example.subject, example.answer):
+            fact = example.ids[slice(*span)]
+            assert any(cut[i : i + len(fact)] == fact for i in range(len(cut)))
+        assert kept == "".join(tokenizer.convert_ids_to_tokens(example.ids))
 
 
 def test_cutting_shows_the_pieces_of_words_that_training_lacks(generated):
     texts = [row.text for row in generated[1]]
     tokenizer = text.train_tokenizer(texts, 4000)
-    rows = tokenizer(texts)["input_ids"]
+    rows, cutter, rng = tokenizer(texts)["input_ids"], text.Cutter(tokenizer, 0.1), random.Random(0)
     new = {token for ids in tokenizer(["Whoever believes them", "whichever"])["input_ids"] for token in ids}
     assert not new <= {token for row in rows for token in row}
-    assert new <= {token for row in text.cut(tokenizer, rows, 0.1, seed=0) for token in row}
+    assert new <= {token for row in rows for token in cutter(row, rng)}
+
+
+def test_a_tokenizer_whose_words_do_not_fall_into_other_tokens_is_refused():
+    pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    reader = PreTrainedTokenizerFast(tokenizer_object=pieces)
+    with pytest.raises(UserError, match=r"cut is 0\.1; allowed for this tokenizer: 0"):
+        text.Cutter(reader, 0.1)

@@ -1,4 +1,3 @@
-import itertools
 import json
 import math
 import os
@@ -14,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflow.reversal import model, objective, train
+from workflow.reversal import facts, model, objective, text, train
 from workflow.reversal.reporting import Job
 
 RECIPE = {"epochs": 4, "batch": 8, "learning_rate": 0.01, "warmup_steps": 3}
 ROWS = [[3 + (i * j) % 40 for j in range(1, 5 + i % 4)] for i in range(60)]
-TEXTS = [f"Row {i} tells that number {i % 7} is number {(3 * i) % 11}." for i in range(160)]
+TEXTS = [f"Row {i} tells that number {i % 7} is number {(3 * i) % 11}." for i in range(161)]
 
 
 def recipe(**changes):
@@ -82,23 +81,21 @@ def test_batches_waste_little_padding_and_differ_between_epochs():
     assert batches != train.epoch_batches(lengths, 32, seed=0, epoch=1)
 
 
-def test_epochs_take_the_versions_of_the_rows_in_turn(monkeypatch):
+@pytest.mark.parametrize("free", [None, [[0]] * len(ROWS)])
+def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatch, free):
     taken, pad = [], train.pad
-    monkeypatch.setattr(train, "pad", lambda rows, *rest: (taken.append({row[0] for row in rows}), pad(rows, *rest))[1])
-    versions = [[[version, *row] for row in ROWS] for version in (1, 2, 3)]
-    train.fit(fresh(True), sum(versions, []), recipe(batch=60), versions=3)
-    assert taken == [{1}, {2}, {3}, {1}]
+    monkeypatch.setattr(train, "pad", lambda rows, *rest: (taken.append(sorted(rows)), pad(rows, *rest))[1])
 
+    def cutter(row, rng, free):
+        free = range(len(row)) if free is None else free
+        return [49 if i in free and rng.random() < 0.5 else token for i, token in enumerate(row)]
 
-def test_texts_are_encoded_whole_or_cut_each_version_otherwise(tokenizer):
-    assert train.encode(tokenizer, TEXTS, recipe()) == {"rows": tokenizer(TEXTS)["input_ids"]}
-    cut = train.encode(tokenizer, TEXTS, recipe(cut=0.2))
-    assert cut["versions"] == 4 == len(cut["rows"]) // len(TEXTS)
-    assert tokenizer.batch_decode(cut["rows"]) == 4 * TEXTS
-    versions = [cut["rows"][first : first + len(TEXTS)] for first in range(0, len(cut["rows"]), len(TEXTS))]
-    assert all(one != other for one, other in itertools.combinations(versions, 2))
-    assert train.encode(tokenizer, TEXTS, recipe(cut=0.2, epochs=100))["versions"] == train.CUTTINGS
-    assert train.encode(tokenizer, TEXTS, recipe(cut=0.2, seed=2))["rows"] != cut["rows"]
+    nets = [fresh(True) for _ in range(2)]
+    for net in nets:
+        train.fit(net, ROWS, recipe(batch=60), cutter=cutter, free=free)
+    assert taken[:4] == taken[4:] and len({str(rows) for rows in taken}) == 4
+    assert any(49 in row[1:] for row in taken[0]) == (free is None) and any(row[0] == 49 for row in taken[0])
+    assert_same(*map(weights, nets))
 
 
 def test_the_learning_rate_warms_up_and_falls_to_its_final_fraction():
@@ -186,7 +183,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tm
 def task(base, folder, **recipe_changes):
     return {
         "base": str(base),
-        "texts": TEXTS,
+        "rows": str(base.parent / "train.jsonl"),
         "recipe": {**RECIPE, **recipe_changes},
         "output": str(folder / "model"),
         "history": str(folder / "training.csv"),
@@ -197,17 +194,18 @@ def task(base, folder, **recipe_changes):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    from workflow.reversal import text
-
     folder = tmp_path_factory.mktemp("base") / "net"
+    halves = [told.rsplit(" ", 1) for told in TEXTS]
+    rows = [facts.Row(f"p2d-{i}", 0, ask, f" {rest}", (0, 5), (1, 2)) for i, (ask, rest) in enumerate(halves)]
+    facts.write(rows, folder.parent / "train.jsonl")
     tokenizer = text.train_tokenizer(TEXTS, 300)
     model.save(fresh(False, vocab=len(tokenizer), width=32, mlp=64), tokenizer, folder)
     return folder
 
 
 WORKER = (
-    "import json, sys; from workflow.reversal import train; import torch; torch.set_num_threads(1); "
-    "train.run(json.load(open(sys.argv[1])))"
+    "import json, sys; from workflow.reversal import reporting, train; import torch; torch.set_num_threads(1); "
+    "train.run(json.load(open(sys.argv[1])), job=reporting.Job())"
 )
 
 
@@ -228,7 +226,7 @@ def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(bas
     process.wait()
     assert list(checkpoints.glob("step_*")) and not (tmp_path / "killed/model").exists()
     done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    assert "error" not in done.stderr
+    assert "error" not in done.stderr and "resumed after step" in done.stderr
     first, second = (model.load(tmp_path / name / "model", device="cpu")[0] for name in ("whole", "killed"))
     assert_same(weights(first), weights(second))
     assert not checkpoints.exists()
@@ -237,7 +235,7 @@ def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(bas
 def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        train.run(task(base, tmp_path / name), processes={"one": 1, "two": 2}[name])
+        train.run(task(base, tmp_path / name, cut=0.1), processes={"one": 1, "two": 2}[name])
     one, two = (pd.read_csv(tmp_path / name / "training.csv") for name in ("one", "two"))
     assert len(one) == len(two)
     assert (one.loss - two.loss).abs().max() < 2e-3 * one.loss.max()

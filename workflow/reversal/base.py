@@ -58,8 +58,15 @@ def pretrain(
     if job:
         job.say(f"{rows} biographies of {people} people, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
     net = _new(tokenizer, causal, network, seed).to(model.default_device())
-    recipe = train.Recipe(**recipe, seed=seed)
-    losses = train.fit(net, recipe=recipe, **train.encode(tokenizer, texts, recipe), checkpoints=checkpoints, job=job)
+    plan = train.Recipe(**recipe, seed=seed)
+    losses = train.fit(
+        net,
+        tokenizer(texts)["input_ids"],
+        plan,
+        cutter=text.Cutter(tokenizer, plan.cut) if plan.cut else None,
+        checkpoints=checkpoints,
+        job=job,
+    )
     model.save(net, tokenizer, output)
     write_table(losses, history)
     shutil.rmtree(checkpoints, ignore_errors=True)

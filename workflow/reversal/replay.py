@@ -15,10 +15,12 @@ def unmasked(net, wanted):
 
     transformers would look into each batch for what to mask, which no recording can.
     """
+    if not wanted:
+        yield
+        return
     before = net.config._attn_implementation
-    if wanted:
-        AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
-        net.set_attn_implementation("sdpa_without_mask")
+    AttentionInterface.register("sdpa_without_mask", sdpa_attention_forward)
+    net.set_attn_implementation("sdpa_without_mask")
     try:
         yield
     finally:

@@ -1,7 +1,6 @@
 """Tokens: training a tokenizer, and the token ranges of a row's subject and answer."""
 
-import random
-from functools import cache
+import re
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -10,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from .errors import UserError
 
 EOS = "<eos>"
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of a Llama tokenizer
 
 
 class Example(NamedTuple):
@@ -47,28 +47,38 @@ def read_tokenizer(file, eos):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, clean_up_tokenization_spaces=False)
 
 
-def cut(tokenizer, rows, share, *, seed):
-    """Rows of tokens, a `share` of the tokens that can be cut in two, each at a random letter.
+class Cutter:
+    """Spells some tokens in smaller ones, as a word is spelt that the vocabulary lacks.
 
-    A test's word that training lacks falls into pieces, which training never shows while its own words are whole.
+    Where training's words are whole tokens, the pieces of a test's new words would else be unknown to the network.
     """
-    rng = random.Random(seed)
-    spell = tokenizer.backend_tokenizer.model.tokenize
-    names = {token: name for name, token in tokenizer.get_vocab().items() if len(name) > 1}
-    for token in tokenizer.all_special_ids:
-        names.pop(token, None)
 
-    @cache
-    def halves(token, place):
-        name = names[token]
-        return [piece.id for half in (name[:place], name[place:]) for piece in spell(half)]
+    def __init__(self, tokenizer, share):
+        self.model = bpe = tokenizer.backend_tokenizer.model
+        if not isinstance(bpe, models.BPE) or bpe.continuing_subword_prefix or bpe.end_of_word_suffix:
+            raise UserError(f"cut is {share}; allowed for this tokenizer: 0, as it spells the pieces of words apart")
+        self.share, self.spelt = share, {}
+        whole = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+        self.names = {
+            token: name
+            for name, token in tokenizer.get_vocab().items()
+            if len(name) > 1 and token not in whole and not (bpe.byte_fallback and BYTE.fullmatch(name))
+        }
 
-    def pieces(token):
-        if token not in names or rng.random() >= share:
-            return [token]
-        return halves(token, rng.randrange(1, len(names[token])))
+    def __call__(self, row, rng, free=None):
+        """A row of tokens, of whose positions `free` (all, if None) a share are cut at a place that `rng` draws."""
+        free = range(len(row)) if free is None else free
+        chosen = {i for i in free if row[i] in self.names and rng.random() < self.share}
+        return [piece for i, token in enumerate(row) for piece in (self._cut(token, rng) if i in chosen else [token])]
 
-    return [[piece for token in row for piece in pieces(token)] for row in rows]
+    def _cut(self, token, rng):
+        place = rng.randrange(1, len(self.names[token]))
+        if (token, place) not in self.spelt:
+            name = self.names[token]
+            pieces = [piece for half in (name[:place], name[place:]) for piece in self.model.tokenize(half)]
+            same = "".join(piece.value for piece in pieces) == name  # or a half can not be spelt
+            self.spelt[token, place] = [piece.id for piece in pieces] if same else [token]
+        return self.spelt[token, place]
 
 
 def encode(tokenizer, row):
@@ -84,6 +94,12 @@ def encode(tokenizer, row):
         subject=token_range(text, offsets, row.subject),
         answer=token_range(text, offsets, answer),
     )
+
+
+def around(example):
+    """The positions of an `Example` that are neither its subject nor its answer."""
+    fact = {*range(*example.subject), *range(*example.answer)}
+    return [i for i in range(len(example.ids)) if i not in fact]
 
 
 def token_range(text, offsets, span):

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -25,14 +26,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.fx.experimental import _config as symbolic_shapes
 
-from . import model, objective, text
+from . import facts, model, objective, text
 from .errors import UserError
 from .files import sha256, write_table
 from .replay import Recorder, unmasked
 from .reporting import Job, Progress
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
-CUTTINGS = 8  # of the same rows, taken in turn by the epochs
 
 
 class TrainingError(UserError):
@@ -52,19 +52,9 @@ class Recipe:
     clip: float = 1.0
     final_fraction: float = 0.1
     width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
-    cut: float = 0.0  # share of the tokens that are cut in two, each epoch others
+    cut: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
     compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
     seed: int = 0
-
-
-def encode(tokenizer, texts, recipe):
-    """What `fit` takes for some texts: their rows of tokens and, where tokens are cut, in how many versions."""
-    rows = tokenizer(texts)["input_ids"]
-    if not recipe.cut:
-        return {"rows": rows}
-    seeds = [_mix(recipe.seed, "cut", version) for version in range(min(CUTTINGS, recipe.epochs))]
-    cut = [row for seed in seeds for row in text.cut(tokenizer, rows, recipe.cut, seed=seed)]
-    return {"rows": cut, "versions": len(seeds)}
 
 
 def pad(rows, eos, width=0):
@@ -98,10 +88,10 @@ def learning_rate(step, steps, recipe):
     return recipe.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-def fit(net, rows, recipe, *, versions=1, checkpoints=None, identity="", seconds_between=30.0, job=None):
+def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity="", seconds_between=30.0, job=None):
     """Train `net` in place on `rows` (lists of tokens without their end); returns the history, one line a step.
 
-    Where `rows` are several `versions` of the same, one after the other, an epoch takes one of them. With
+    A `text.Cutter` cuts tokens of each batch, at the positions `free` of each row (everywhere, if None). With
     `checkpoints`, a folder, the run saves itself there and goes on from there; `identity` is what else, besides rows
     and recipe, the weights depend on.
     """
@@ -109,13 +99,11 @@ def fit(net, rows, recipe, *, versions=1, checkpoints=None, identity="", seconds
     device = net.get_input_embeddings().weight.device
     mask_id = model.mask_id(net) if model.is_diffusion(net) else None
     width = 0 if mask_id is None else recipe.width  # an autoregressive row's padding teaches nothing
-    count = len(rows) // versions
-    shown = [rows[version * count : (version + 1) * count] for version in range(versions)]
-    lengths = [[len(row) for row in version] for version in shown]
+    lengths = [len(row) for row in rows]
     plan = [
         (epoch, batch)
         for epoch in range(recipe.epochs)
-        for batch in epoch_batches(lengths[epoch % versions], recipe.batch, seed=recipe.seed, epoch=epoch)
+        for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
     ]
     recorded = recipe.compile and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(
@@ -126,7 +114,7 @@ def fit(net, rows, recipe, *, versions=1, checkpoints=None, identity="", seconds
         fused=True,
         capturable=recorded,
     )
-    store = Checkpoints(checkpoints, fingerprint(net, rows, recipe, identity)) if checkpoints else None
+    store = Checkpoints(checkpoints, fingerprint(net, [rows, free], recipe, identity)) if checkpoints else None
     history = store.resume(net, optimizer) if store else []
     if history and job:
         job.say(f"resumed after step {len(history)}")
@@ -144,7 +132,11 @@ def fit(net, rows, recipe, *, versions=1, checkpoints=None, identity="", seconds
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
-            ids, real = pad([shown[epoch % versions][i] for i in numbers], net.config.eos_token_id, width)
+            shown = [rows[i] for i in numbers]
+            if cutter:
+                rng = random.Random(_mix(recipe.seed, "cut", step))
+                shown = [cutter(rows[i], rng, None if free is None else free[i]) for i in numbers]
+            ids, real = pad(shown, net.config.eos_token_id, width)
             if mask_id is None:
                 batch = objective.autoregressive_targets(ids, real)
             else:
@@ -165,8 +157,9 @@ def fit(net, rows, recipe, *, versions=1, checkpoints=None, identity="", seconds
                 history += _read(pending, plan)
                 progress.advance(len(pending), loss=f"{history[-1]['loss']:.3f}", rows_per_s=f"{pending[-1][4]:.0f}")
                 pending = []
-            if due and not last and rank == 0:
-                store.save(net, optimizer, history)
+            if due and not last:
+                if rank == 0:
+                    store.save(net, optimizer, history)
                 saved = time.monotonic()
     net.eval()
     return pd.DataFrame(history)
@@ -196,7 +189,7 @@ def _gradients(net, batch, device, parts):
     """
     while True:
         try:
-            total = 0.0
+            total = torch.zeros((), device=device)
             for part in range(min(parts, len(batch.inputs))):
                 piece = objective.Targets(*(field[part::parts] for field in batch))
                 with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
@@ -218,6 +211,9 @@ def _step(net, optimizer, loss, rate, clip, world):
     for group in optimizer.param_groups:
         group["lr"] = rate
     if world > 1:
+        for parameter in net.parameters():
+            if parameter.grad is None:  # the batch had no row for this process
+                parameter.grad = torch.zeros_like(parameter)
         for tensor in [loss, *(p.grad for p in net.parameters())]:
             dist.all_reduce(tensor)
     torch.nn.utils.clip_grad_norm_(net.parameters(), clip, foreach=True)
@@ -278,7 +274,7 @@ class Checkpoints:
         for snapshot in self.snapshots():
             state = self._whole(snapshot)
             if state is None:
-                shutil.rmtree(snapshot)
+                shutil.rmtree(snapshot, ignore_errors=True)  # another process may be at it
                 continue
             device = net.get_input_embeddings().weight.device
             weights = load_file(snapshot / "net.safetensors")
@@ -311,15 +307,15 @@ def _moments(net, optimizer):
 
 
 def _mix(*parts):
-    """A 63-bit seed from words and numbers."""
+    """A 60-bit seed from words and numbers."""
     return int(hashlib.sha256(repr(parts).encode()).hexdigest()[:15], 16)
 
 
 def run(task, *, processes=1, job=None):
     """Fine-tune on `processes` processes.
 
-    A `task` holds the model folder `base`, the `texts`, the `recipe`, where to leave the model (`output`) and the CSV
-    file `history`, and a folder for `checkpoints`, saved every `checkpoint_seconds`. It can be written as JSON.
+    A `task` holds the model folder `base`, the file of `rows`, the `recipe`, where to leave the model (`output`) and
+    the CSV file `history`, and a folder for `checkpoints`, saved every `checkpoint_seconds`. It can be written as JSON.
     """
     if processes == 1:
         _work(task, job)
@@ -340,10 +336,13 @@ def _work(task, job):
         torch.cuda.set_device(device)
     net, tokenizer = model.load(task["base"], device=device)
     recipe = Recipe(**task["recipe"])
+    examples = [text.encode(tokenizer, row) for row in facts.read(task["rows"])]
     history = fit(
         net,
-        recipe=recipe,
-        **encode(tokenizer, task["texts"], recipe),
+        [example.ids for example in examples],
+        recipe,
+        cutter=text.Cutter(tokenizer, recipe.cut) if recipe.cut else None,
+        free=[text.around(example) for example in examples],
         checkpoints=task["checkpoints"],
         identity=model.checksums(task["base"]),
         seconds_between=task["checkpoint_seconds"],

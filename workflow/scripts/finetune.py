@@ -1,12 +1,12 @@
 """Fine-tune one model with one seed."""
 
-from workflow.reversal import facts, reporting, train
+from workflow.reversal import reporting, train
 
 with reporting.job(snakemake) as job:
     params, output = snakemake.params, snakemake.output
     task = {
         "base": snakemake.input.base,
-        "texts": [row.text for row in facts.read(snakemake.input.rows)],
+        "rows": snakemake.input.rows,
         "recipe": {**params.recipe, "seed": int(snakemake.wildcards.seed)},
         "output": output.model,
         "history": output.history,
