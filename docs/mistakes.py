@@ -64,6 +64,11 @@ CONFIGURATIONS = [
     (["models", "ar"], {**GPT2, "hub": {**PINNED, "files": {"m.safetensors": "abc"}}}, "is 'abc'; allowed: a SHA-256"),
     (
         ["models", "ar"],
+        {**GPT2, "hub": {**PINNED, "files": {"../m.safetensors": "0" * 64}}},
+        "models.ar.hub.files has the key '../m.safetensors'; allowed: a file's name, without a folder",
+    ),
+    (
+        ["models", "ar"],
         {"family": "autoregressive", "base": "lit_gpt"},
         "models.ar has no lit_gpt; it needs one: weights",
     ),
@@ -184,6 +189,33 @@ def without(folder, name):
     model.load(folder / "net")
 
 
+def rewritten(folder, name, content):
+    (saved(folder) / name).write_text(content)
+    if name != "checksums.json":
+        (folder / "net/checksums.json").unlink()
+    model.load(folder / "net")
+
+
+def reweighed(folder, change):
+    weights = saved(folder) / "model.safetensors"
+    tensors = load_file(weights)
+    change(tensors)
+    save_file(tensors, weights)
+    (folder / "net/checksums.json").unlink()
+    model.load(folder / "net")
+
+
+def halved(folder):
+    weights = saved(folder) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (folder / "net/checksums.json").unlink()
+    model.load(folder / "net")
+
+
+OWN_CODE = json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}})
+NORM = "model.norm.weight"
+
+
 HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
 # (what is wrong, what makes it so, what the line says)
 FILES = [
@@ -243,10 +275,21 @@ FILES = [
     ),
     ("a checkpoint that is not there", lambda f: lit_gpt(f, weights={"path": f / "no.safetensors"}), "no such file"),
     ("a file without a pin", lambda f: lit_gpt(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),
-    ("a tokenizer of another model", lit_gpt, "the checkpoint has 320 tokens, but its tokenizer"),
+    ("a tokenizer of another model", lit_gpt, "tokenizer.json has 265 tokens, but tests/golden/smdm/mdm"),
     ("an end token that is not there", lambda f: lit_gpt(f, eos_token="</s>"), "has no token '</s>'"),
     ("a model with a changed bit", damaged, "model.safetensors: SHA-256 differs from checksums.json"),
     ("a model without its weights", lambda f: without(f, "model.safetensors"), "no *.safetensors"),
+    ("a model with half its weights", halved, "net/*.safetensors can not be read: "),
+    ("a model without a tensor", lambda f: reweighed(f, lambda t: t.pop(NORM)), f"safetensors: {NORM} is missing"),
+    (
+        "a model with a tensor of the wrong shape",
+        lambda f: reweighed(f, lambda t: t.update({NORM: torch.zeros(7)})),
+        f"net/*.safetensors: {NORM} has shape (7,), expected (8,)",
+    ),
+    ("a model whose configuration is not JSON", lambda f: rewritten(f, "config.json", "{"), "net/config.json: not a"),
+    ("a model whose checksums are not JSON", lambda f: rewritten(f, "checksums.json", "{"), "checksums.json: not a"),
+    ("a model with code of its own", lambda f: rewritten(f, "config.json", OWN_CODE), "model_type is 'theirs'; allow"),
+    ("a tokenizer.json that is none", lambda f: rewritten(f, "tokenizer.json", "{}"), "net/tokenizer.json can not be"),
     ("a model without its configuration", lambda f: without(f, "config.json"), "no config.json"),
 ]
 

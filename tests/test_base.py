@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -112,7 +113,7 @@ def test_an_smdm_checkpoint_becomes_a_base(name, causal, golden_tokenizer, tmp_p
 def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "reader")
     source = {"weights": {"path": GOLDEN / "ar.safetensors"}, "tokenizer": {"path": tmp_path / "reader/tokenizer.json"}}
-    with pytest.raises(model.ModelError, match="has 320 tokens, but its tokenizer"):
+    with pytest.raises(model.ModelError, match=r"tokenizer\.json has 600 tokens, but .*/ar\.safetensors 320"):
         base.lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=text.EOS, **source)
 
 
@@ -225,6 +226,38 @@ def test_a_wrong_hash_is_refused(hub):
     Hub.files["model.safetensors"] = b"not what was pinned"
     with pytest.raises(model.ModelError, match=r"model\.safetensors: SHA-256 is .*, expected aaaa"):
         base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
+
+
+@pytest.mark.parametrize("how", ["endpoint", "environment"])
+def test_the_hub_is_asked_over_https_only(hub, monkeypatch, how):
+    """A token that the user has for the hub would be sent along."""
+    Hub.files["model.safetensors"] = b"x"
+    insecure = hub["endpoint"].replace("127.0.0.1", "localhost")
+    if how == "environment":
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", insecure)
+    where = hub | {"endpoint": insecure if how == "endpoint" else None}
+    with pytest.raises(UserError, match="refused; files are downloaded over https only"):
+        base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **where)
+    with pytest.raises(UserError, match="refused; files are downloaded over https only"):
+        pins.pin({"repo": "owner/model", "revision": "unpinned", "file": "x", "sha256": "unpinned"}, **where)
+    assert not Hub.ranges
+
+
+def test_what_the_hub_refuses_is_told_without_the_token(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_canary")
+    refused = "403: see https://user:hf_canary@cdn.example.org/x?Signature=hf_canary&Key=1 for more"
+    monkeypatch.setattr(pins, "hf_hub_download", lambda *_, **__: (_ for _ in ()).throw(OSError(refused)))
+    with pytest.raises(model.ModelError, match=r"OSError: 403: see https://cdn\.example\.org/x for more") as caught:
+        base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_hub_model_without_a_tokenizer_is_refused(hub, tmp_path):
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40)).save_pretrained(tmp_path / "gpt")
+    Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "gpt").iterdir()})
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in Hub.files.items()}
+    with pytest.raises(model.ModelError, match=r"owner/model: tokenizer\.json is not among its files"):
+        base.hub(tmp_path / "base", repo="owner/model", revision=COMMIT, files=files, **hub)
 
 
 def test_a_file_that_is_not_there_is_named(hub):

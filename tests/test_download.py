@@ -161,6 +161,13 @@ def test_a_redirect_does_not_leave_https(tmp_path):
     assert server.requests == ["/file", "/elsewhere"]
 
 
+def test_passwords_and_signatures_are_not_told(tmp_path):
+    away = status(302, Location="http://user:canary@example.org/x?Signature=canary#canary")
+    with Server(away) as server, pytest.raises(DownloadError, match="^http://example.org/x: refused; ") as caught:
+        attempt(server, tmp_path / "file")
+    assert "canary" not in str(caught.value)
+
+
 def test_the_published_set_is_downloaded_file_by_file(tmp_path):
     files = {"version/rows.jsonl": DIGEST, "templates/p2d.txt": DIGEST}
     with Server(whole) as server:

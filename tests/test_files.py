@@ -68,6 +68,26 @@ def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
         files.verify(made)
 
 
+def test_a_model_that_lost_its_checksums_is_noticed(tmp_path):
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/model.safetensors").write_bytes(bytes(100))
+    (tmp_path / "net/checksums.json").write_text("{}")
+    files.record(["net"])
+    files.verify(["net"])
+    (tmp_path / "net/checksums.json").unlink()
+    with pytest.raises(UserError, match="net/checksums.json is missing since it was made"):
+        files.verify(["net"])
+
+
+def test_a_damaged_note_of_hashes_is_named(tmp_path):
+    (tmp_path / "table.csv").write_text("a\n")
+    files.record(["table.csv"])
+    note = files.HASHES / "table.csv.json"
+    note.write_bytes(note.read_bytes()[:-9])
+    with pytest.raises(UserError, match="hashes/table.csv.json is damaged; delete it and table.csv"):
+        files.verify(["table.csv"])
+
+
 def test_a_table_changed_by_hand_is_used_and_told_of(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("a,b\n1,2\n")

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -102,6 +103,24 @@ def test_a_pickled_model_is_never_loaded(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(model.ModelError, match="never loaded"):
         model.load(tmp_path)
+
+
+def test_code_of_a_checkpoint_is_never_run(net, tmp_path, monkeypatch):
+    """transformers would ask on the terminal whether to."""
+    model.save(net, None, tmp_path / "net")
+    config = json.loads((tmp_path / "net/config.json").read_text())
+    code = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+    code += "from transformers import LlamaConfig as Config, LlamaForCausalLM as Net\n"
+    (tmp_path / "net/theirs.py").write_text(code)
+    own = {"auto_map": {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Net"}}
+    (tmp_path / "net/checksums.json").unlink()
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    for kind in ("theirs", "llama"):  # unknown to transformers, and known
+        (tmp_path / "net/config.json").write_text(json.dumps({**config, **own, "model_type": kind}))
+        with contextlib.suppress(model.ModelError):
+            loaded, _ = model.load(tmp_path / "net", device="cpu")
+            assert type(loaded).__module__.startswith("transformers.")
+    assert not list(tmp_path.rglob("ran")) and type(loaded) is type(net)
 
 
 def test_a_failed_save_leaves_the_old_model(net, tmp_path, monkeypatch):

@@ -4,9 +4,6 @@ import hashlib
 import shutil
 from pathlib import Path
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
 from . import facts, generate, model, pins, smdm, text, train
 from .files import sha256, write_table
 from .model import ModelError
@@ -82,19 +79,13 @@ def _new(tokenizer, causal, network, seed):
     return model.new(causal=causal, vocab=len(tokenizer), eos=tokenizer.eos_token_id, seed=seed, **shape)
 
 
-def hub(output, *, repo, revision, files, trust_remote_code=False, **where):
+def hub(output, *, repo, revision, files, **where):
     """Any Hugging Face causal LM as the autoregressive model: its files at a pinned revision, each hash checked."""
     folder = {fetch(repo, name, revision, digest, **where).parent for name, digest in files.items()}.pop()
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
-    net = AutoModelForCausalLM.from_pretrained(
-        folder,
-        config=config,
-        dtype=torch.float32,
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=trust_remote_code,
-    )
-    model.save(net, AutoTokenizer.from_pretrained(folder, local_files_only=True), output)
+    net, tokenizer = model.load(folder, device="cpu")
+    if tokenizer is None:
+        raise ModelError(f"{repo}: tokenizer.json is not among its files")
+    model.save(net, tokenizer, output)
 
 
 def lit_gpt(output, *, causal, weights, tokenizer, n_head, eos_token="</s>", norm_eps=1e-5, block_size=2048, **where):
@@ -103,8 +94,15 @@ def lit_gpt(output, *, causal, weights, tokenizer, n_head, eos_token="</s>", nor
     config = {"n_head": n_head, "norm_eps": norm_eps, "block_size": block_size, "eos_token_id": reader.eos_token_id}
     net = smdm.load(_located(weights, where), config, causal=causal)
     if model.vocab(net) != len(reader):
-        raise ModelError(f"the checkpoint has {model.vocab(net)} tokens, but its tokenizer {len(reader)}")
+        raise ModelError(
+            f"{_named(tokenizer)} has {len(reader)} tokens, but {_named(weights)} {model.vocab(net)}; "
+            "a checkpoint needs the tokenizer it was trained with"
+        )
     model.save(net, reader, output)
+
+
+def _named(source):
+    return source["path"] if "path" in source else f"{source['repo']}/{source['file']}"
 
 
 def _located(source, where):

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import re
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,9 @@ from .files import atomic, sha256
 class DownloadError(UserError):
     """A file that could not be had; the message is one line with its address and the reason."""
 
+    def __init__(self, message):
+        super().__init__(without_secrets(message))
+
 
 class _BrokenTransfer(Exception):
     """A failure that the next attempt may not meet."""
@@ -25,7 +29,7 @@ def fetch(url, path, digest, *, attempts=5, pause=1.0, timeout=30.0):
 
     A broken transfer is tried again, `attempts` times in all, after `pause`, 2 `pause`, 4 `pause`, … seconds.
     """
-    _require_safe(url)
+    require_safe(url)
     if Path(path).is_file() and sha256(path) == digest:
         return
     for attempt in range(attempts):
@@ -69,14 +73,20 @@ def _body(url, timeout):
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req, fp, code, msg, headers, newurl):
-        _require_safe(newurl)
+        require_safe(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 _opener = urllib.request.build_opener(_SafeRedirects)
 
 
-def _require_safe(url):
+def without_secrets(message):
+    """A message whose addresses have lost what may be a password or a signature."""
+    return re.sub(r"(https?://)(?:[^/\s@]*@)?([^\s?#]*)(?:[?#]\S*?(?=[:;,.]?(?:\s|$)))?", r"\1\2", message)
+
+
+def require_safe(url):
+    """Refuse an address that is neither https nor on this machine."""
     address = urlsplit(url)
     if address.scheme != "https" and (address.scheme, address.hostname) != ("http", "127.0.0.1"):
         raise DownloadError(f"{url}: refused; files are downloaded over https only")

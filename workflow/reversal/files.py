@@ -58,7 +58,7 @@ def hold(path, *, waiting=None):
         waiting()
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):  # file systems without locks
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # file systems without locks
             raise
     _held.append(file)
     return True
@@ -81,7 +81,10 @@ def verify(paths, *, tell=print):
         note = HASHES / f"{path}.json"
         if not note.is_file():
             continue
-        noted, found = json.loads(note.read_bytes()), _sums(path)
+        try:
+            noted, found = json.loads(note.read_bytes()), _sums(path)
+        except ValueError:
+            raise UserError(f"{note} is damaged; delete it and {path} to have that made again") from None
         if noted != found and path.suffix == ".csv" and path.stat().st_mtime > note.stat().st_mtime + TOUCHED:
             tell(f"{path} was changed after it was made; it is used as it is")
             continue
@@ -94,13 +97,13 @@ def verify(paths, *, tell=print):
 
 
 def _sums(path):
-    """The SHA-256 of a file by the name "", or of each file in a folder by its own."""
+    """The SHA-256 of a file by the name "", of a model's checksums, or of each file in a folder by its own."""
     if path.is_absolute():
         return {}
     if path.is_file():
         return {"": sha256(path)}
     if (path / CHECKSUMS).is_file():
-        return {}
+        return {CHECKSUMS: sha256(path / CHECKSUMS)}
     inside = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name != TIMESTAMP)
     return {str(file.relative_to(path)): sha256(file) for file in inside}
 

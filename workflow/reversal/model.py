@@ -9,11 +9,13 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     LlamaConfig,
@@ -173,14 +175,51 @@ def load(path, device=None, dtype=torch.float32):
     if not list(path.glob("*.safetensors")):
         raise ModelError(f"{path}: no *.safetensors; weights in other formats are never loaded")
     verify(path)
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
-    net = AutoModelForCausalLM.from_pretrained(
-        path, config=config, dtype=dtype, use_safetensors=True, local_files_only=True
-    )
+    kind = _json(path / "config.json").get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{path / 'config.json'}: model_type is {kind!r}; allowed: one that transformers knows, "
+            "since a checkpoint's own code is never run"
+        )
+    here = {"local_files_only": True, "trust_remote_code": False}
+    with _told(path / "*.safetensors"):
+        net, found = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=AutoConfig.from_pretrained(path, **here),
+            dtype=dtype,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **here,
+        )
+    for name in sorted(found["missing_keys"]):
+        raise ModelError(f"{path / '*.safetensors'}: {name} is missing")
+    for name, given, expected in sorted(found["mismatched_keys"]):
+        raise ModelError(f"{path / '*.safetensors'}: {name} has shape {tuple(given)}, expected {tuple(expected)}")
     tokenizer = None
     if (path / "tokenizer.json").is_file():
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+        with _told(path / "tokenizer.json"):
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **here)
     return _finish(net).to(device or default_device()), tokenizer
+
+
+@contextmanager
+def _told(file):
+    """What a library makes of a file that it can not read, as one line; it raises errors of many kinds."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelError(f"{file} can not be read: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _json(file):
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ModelError(f"{file}: not a JSON object")
+    return found
 
 
 def checksums(path):
@@ -194,7 +233,7 @@ def verify(path):
     path = Path(path)
     if not (path / CHECKSUMS).is_file():
         return
-    for name, expected in json.loads((path / CHECKSUMS).read_text()).items():
+    for name, expected in _json(path / CHECKSUMS).items():
         file = path / name
         if not file.is_file():
             raise ModelError(f"{file}: missing, though {CHECKSUMS} lists it")

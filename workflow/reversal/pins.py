@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import yaml
-from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub import HfApi, constants, hf_hub_download
 
+from .download import require_safe, without_secrets
 from .errors import UserError
 from .files import sha256
 from .model import ModelError
@@ -23,8 +24,8 @@ def pin(source, **where):
 
     The hub knows the hashes of large files; small ones are downloaded to be hashed.
     """
-    endpoint = where.get("endpoint")
-    info = HfApi(endpoint=endpoint).model_info(source["repo"], revision=_given(source["revision"]), files_metadata=True)
+    api = HfApi(endpoint=_https(where.get("endpoint")))
+    info = api.model_info(source["repo"], revision=_given(source["revision"]), files_metadata=True)
     files = {file.rfilename: file for file in info.siblings}
     if source["file"] not in files:
         raise UserError(f"{source['repo']} has no {source['file']}; it has {', '.join(sorted(files))}")
@@ -35,6 +36,12 @@ def pin(source, **where):
     return {**source, "revision": info.sha, "sha256": digest}
 
 
+def _https(endpoint):
+    """The hub's address (None: what huggingface_hub and HF_ENDPOINT say), which a token may be sent to."""
+    require_safe(endpoint or constants.ENDPOINT)
+    return endpoint
+
+
 def _given(revision):
     return None if revision == UNPINNED else revision
 
@@ -42,9 +49,11 @@ def _given(revision):
 def download(repo, file, revision, *, cache=None, endpoint=None):
     """The path of one file of a hub repository, downloaded; shows progress, resumes what was broken off."""
     try:
-        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
+        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=_https(endpoint)))
+    except UserError:
+        raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"{type(error).__name__}: {without_secrets(str(error).splitlines()[0])}"
         raise ModelError(f"{repo}/{file} at {revision} could not be fetched: {reason}") from error
 
 
