@@ -219,14 +219,14 @@ NORM = "model.norm.weight"
 HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
 # (what is wrong, what makes it so, what the line says)
 FILES = [
-    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it"),
-    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice"),
+    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it; a list has"),
+    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; each"),
     ("a word list that is not there", lambda f: generate.read_words(f), "first_names.txt: No such file"),
     ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
     (
         "more people than names",
         lambda f: generated(people_per_group=10**6),
-        "but first_names, last_names do not give so many",
+        "3000000 people are asked for (three times data.generated.people_per_group), but first_names, ",
     ),
     (
         "more templates than there are",
@@ -234,7 +234,7 @@ FILES = [
         "90 training and 10 test templates",
     ),
     ("a row that is not JSON", lambda f: rows(f, ROW, "{"), "rows.jsonl:2: not JSON"),
-    ("a row without a field", lambda f: rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field"),
+    ("a row without a field", lambda f: rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field answer is missing"),
     ("a field that is unknown", lambda f: rows(f, ROW | {"note": 1}), "rows.jsonl:1: field 'note' is unknown"),
     ("an empty prompt", lambda f: rows(f, ROW | {"prompt": ""}), "rows.jsonl:1: prompt is empty"),
     ("a span outside the text", lambda f: rows(f, ROW | {"answer": [1, 50]}), "rows.jsonl:1: answer is [1, 50]"),
@@ -264,14 +264,14 @@ FILES = [
         lambda f: checkpoint(f, lambda t: t.update({"transformer.h.1.norm_1.weight": torch.zeros(63)})),
         "transformer.h.1.norm_1.weight has shape (63,), expected (64,)",
     ),
-    ("heads that do not fit", lambda f: checkpoint(f, n_head=7), "n_head"),
+    ("heads that do not fit", lambda f: checkpoint(f, n_head=7), "n_head 7"),
     ("a checkpoint of the other family", lambda f: checkpoint(f, causal=True), "this is a diffusion checkpoint"),
     ("half a checkpoint", truncated, "mdm.safetensors: not a whole safetensors file"),
     ("a pickled checkpoint", pickled, "not a .safetensors file"),
     (
         "a checkpoint with another hash",
         lambda f: lit_gpt(f, weights={"path": GOLDEN / "mdm.safetensors", "sha256": "0" * 64}),
-        "SHA-256 is",
+        "mdm.safetensors: SHA-256 is 67413295",
     ),
     ("a checkpoint that is not there", lambda f: lit_gpt(f, weights={"path": f / "no.safetensors"}), "no such file"),
     ("a file without a pin", lambda f: lit_gpt(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),

@@ -54,6 +54,24 @@ def tokenizer(generated):
     return text.train_tokenizer([row.text for row in generated[1]], 600)
 
 
+@pytest.fixture
+def short_of_memory(monkeypatch):
+    """Once called, networks run out of memory with more than so many rows; returns the sizes that were tried."""
+    hidden, tried = model.hidden, []
+
+    def limit(rows):
+        def small(net, ids, attention_mask=None):
+            tried.append(len(ids))
+            if len(ids) > rows:
+                raise torch.OutOfMemoryError("out of memory")
+            return hidden(net, ids, attention_mask)
+
+        monkeypatch.setattr(model, "hidden", small)
+        return tried
+
+    return limit
+
+
 @pytest.fixture(params=[True, False], ids=["autoregressive", "diffusion"])
 def tiny(request, tokenizer):
     """A random network of either family over `tokenizer`."""

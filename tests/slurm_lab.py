@@ -101,9 +101,10 @@ class Lab:
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def queue(self):
-        """The jobs: [(id, state, comment)]; Snakemake's comment names the rule."""
-        listed = self._run("squeue", "-h", "-o", "%i|%T|%k")
-        return [tuple(line.split("|")) for line in listed.splitlines()]
+        """What the jobs asked for: {(comment, memory, time, GPUs)}; Snakemake's comment names the rule."""
+        fields = ("comment", "minmemory", "timelimit", "tres-per-job")
+        listed = self._run("squeue", "-h", "-O", ",".join(f"{field}:200" for field in fields))
+        return {tuple(line[i : i + 200].strip() for i in range(0, 800, 200)) for line in listed.splitlines()}
 
     def _configure(self):
         lab = self.folder

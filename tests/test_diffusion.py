@@ -130,26 +130,15 @@ def test_revealed_tokens_are_the_most_confident(net):
             assert best[row][revealed].min() >= best[row][left].max()
 
 
-def test_a_batch_too_large_for_the_gpu_is_halved(net, monkeypatch):
+def test_a_batch_too_large_for_the_gpu_is_halved(net, short_of_memory):
     expected = denoise(net, PROMPTS, canvas=CANVAS, steps=5, temperature=0.5, generator=seeded())
-    hidden, seen = model.hidden, []
-
-    def small(net, ids, attention_mask=None):
-        seen.append(len(ids))
-        if len(ids) > 2:
-            raise torch.OutOfMemoryError("out of memory")
-        return hidden(net, ids, attention_mask)
-
-    monkeypatch.setattr(model, "hidden", small)
+    tried = short_of_memory(2)
     assert same(denoise(net, PROMPTS, canvas=CANVAS, steps=5, temperature=0.5, generator=seeded()), expected)
-    assert max(seen) == len(PROMPTS)
+    assert max(tried) == len(PROMPTS)
 
 
-def test_memory_too_small_for_one_row_is_an_error(net, monkeypatch):
-    def never(*_):
-        raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(model, "hidden", never)
+def test_memory_too_small_for_one_row_is_an_error(net, short_of_memory):
+    short_of_memory(0)
     with pytest.raises(torch.OutOfMemoryError):
         denoise(net, PROMPTS, canvas=CANVAS, steps=1)
 

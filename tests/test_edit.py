@@ -134,6 +134,13 @@ def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids):
     assert torch.allclose(found, every.T @ every / len(every), atol=1e-5)
 
 
+def test_second_moments_are_the_same_where_memory_is_short(networks, ids, short_of_memory):
+    expected = edit.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER]
+    tried = short_of_memory(2)
+    assert torch.allclose(edit.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER], expected)
+    assert max(tried) > 2
+
+
 def test_second_moments_of_a_diffusion_network_are_seeded_and_see_masks(networks, ids):
     net = networks["mdm"]
     first, again, other = (moments(net, ids, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))

@@ -174,6 +174,21 @@ def test_many_facts_at_once_equal_one_at_a_time(name, networks, words, wrong, on
         assert torch.allclose(getattr(together, part), each, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
+def test_batches_too_large_for_the_gpu_are_halved_for_good(name, networks, words, wrong, short_of_memory):
+    settings = {"steps": 3, "kl_weight": 0.01, "learning_rate": 0.1, "prefixes": PREFIXES[:2], "layers": [1]}
+    expected = extract(networks[name], words, wrong, **settings)
+    tried = short_of_memory(3)
+    found = extract(networks[name], words, wrong, **settings)
+    assert max(tried) > 3 and sum(size > 3 for size in tried) < 30  # not again at every step
+    for part in ("key", "value", "original"):
+        assert torch.allclose(getattr(found, part), getattr(expected, part), rtol=1e-3, atol=1e-4)
+    assert untouched(networks[name])
+    short_of_memory(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        extract(networks[name], words, wrong, **settings)
+
+
 def test_several_layers_at_once_equal_one_at_a_time(networks, words, one_each):
     settings = {"prefixes": PREFIXES[:2], "canvas": CANVAS, "steps": 2}
     swept = keyvalue.extract(networks["mdm"], words, one_each, layers=[2, 0], **settings)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 
 import pandas as pd
 import pytest
@@ -33,13 +34,18 @@ def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path):
         running = subprocess.Popen(command, cwd=folder, env=lab.environment, stdout=output, stderr=output)
     try:
         victim = studying.wait_for_job(running, "finetune.py", folder)
-        rules = {comment for _, _, comment in lab.queue()}
         os.kill(victim, signal.SIGKILL)
-        assert running.wait(PATIENCE) == 0, log.read_text()[-4000:]
+        seen, end = set(), time.monotonic() + PATIENCE
+        while running.poll() is None and time.monotonic() < end:
+            seen |= lab.queue()
+            time.sleep(0.5)
+        assert running.poll() == 0, log.read_text()[-4000:]
     finally:
         if running.poll() is None:
             running.terminate()
             running.wait(60)
-    assert any("finetune" in rule for rule in rules), rules
+    asked = {(memory, time, gpus) for comment, memory, time, gpus in seen if "finetune" in comment}
+    assert asked == {("24000M", "4:00:00", "gres:gpu:1"), ("48000M", "8:00:00", "gres:gpu:1")}  # the second, again
     assert "Trying to restart job" in log.read_text()
+    assert studying.planned(folder, *tables) == {}
     assert all(len(pd.read_csv(folder / table)) for table in tables)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from studying import command, copy, planned, snakemake, wait_for_job
 
-STUDIES = ["config.yaml", *sorted(str(path) for path in Path("studies").glob("*.yaml"))]
+ROOT = Path(__file__).resolve().parent.parent
+STUDIES = ["config.yaml", *sorted(f"studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml"))]
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +87,9 @@ def disturbed(smoke, root, tmp_path_factory):
 
     training = start()
     job = wait_for_job(training, "finetune.py", folder)
-    second = snakemake(folder)
     wait_for_line(folder / "results/smoke/logs/finetune", "steps")
+    os.kill(job, signal.SIGSTOP)  # or it might end while the second run is refused
+    second = snakemake(folder)
     os.kill(job, signal.SIGKILL)
     assert training.wait(300) != 0
     tracing = start()
@@ -125,18 +129,21 @@ def test_a_second_run_of_a_study_says_why_it_does_not_start(disturbed):
     assert "Traceback" not in second.stderr
 
 
-def test_a_damaged_table_is_noticed_before_it_is_used(smoke):
-    table = smoke / "results/smoke/tables/likelihood.csv"
-    content, times = table.read_bytes(), table.stat()
+@pytest.mark.parametrize(
+    ("name", "reader"), [("tables/likelihood.csv", "numbers"), ("data/p2d_same.jsonl", "figure_dataset")]
+)
+def test_a_damaged_file_is_noticed_before_it_is_used(smoke, name, reader):
+    file = smoke / "results/smoke" / name
+    content, times = file.read_bytes(), file.stat()
     try:
-        table.write_bytes(content.replace(b"0", b"1", 1))
-        os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
-        done = snakemake(smoke, "--forcerun", "numbers")
+        file.write_bytes(content.replace(b"0", b"1", 1))
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        done = snakemake(smoke, "--forcerun", reader)
         assert done.returncode != 0
-        assert "error: results/smoke/tables/likelihood.csv changed since it was made" in done.stderr
+        assert f"error: results/smoke/{name} changed since it was made" in done.stderr
     finally:
-        table.write_bytes(content)
-        os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
+        file.write_bytes(content)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert snakemake(smoke).returncode == 0
 
 
@@ -209,6 +216,35 @@ def test_bad_data_stop_the_rule_with_file_line_and_reason(checkout, tmp_path):
     assert "roles.txt: 'baker' occurs twice" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (checkout / "results/bad/data/facts.jsonl").exists()
+
+
+def test_a_damaged_checkpoint_stops_the_rule_without_a_traceback(checkout, tmp_path):
+    net = tmp_path / "net"
+    shutil.copytree(checkout / "data/base/mdm", net)
+    weights = bytearray((net / "model.safetensors").read_bytes())
+    weights[-100] ^= 1
+    (net / "model.safetensors").write_bytes(weights)
+    study = tmp_path / "bad.yaml"
+    study.write_text(json.dumps({"study": "bad", "models": {"mdm": {"bundled": str(net)}}}))
+    done = snakemake(checkout, "results/bad/models/mdm/base", study=str(study))
+    assert done.returncode != 0
+    assert f"error: {net}/model.safetensors: SHA-256 differs from checksums.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rules_that_use_a_gpu_ask_for_it_and_for_memory_on_a_cluster(root):
+    """Without it a job would run beside others on the one GPU there is, or where there is none."""
+    cluster = yaml.safe_load((root / "profiles/slurm/config.yaml").read_text())["set-resources"]
+    asking = {}
+    for file in (root / "workflow/rules").glob("*.smk"):
+        for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]:
+            name, script = re.match(r"rule (\w+):", rule)[1], re.search(r'"\.\./(scripts/\w+\.py)"', rule)
+            code = (root / "workflow" / script[1]).read_text() if script else ""
+            if "model.load(" in code or "train.run(" in code or name == "base_pretrain":
+                asking[name] = "gpu=" in rule
+    assert len(asking) >= 9 and all(asking.values()), asking
+    assert asking.keys() <= cluster.keys()
+    assert all("attempt" in cluster[name]["mem_mb"] for name in asking)
 
 
 def test_the_workflow_is_lint_free(checkout):

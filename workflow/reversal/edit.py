@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from . import intervals, keyvalue, model, objective, text
+from .errors import UserError
 from .facts import Row
 
 
@@ -41,7 +42,7 @@ def choose_donors(tokenizer, rows, *, rng):
     for fact, row in sorted(first.items()):
         others = sorted(other for other in first if first[other].answer_text != row.answer_text)
         if not others:
-            raise ValueError(f"{fact}: all facts have its answer {row.answer_text!r}; an edit needs another")
+            raise UserError(f"{fact}: all facts have its answer {row.answer_text!r}; an edit needs another")
         alike = [other for other in others if length[other] == length[fact]] or others
         donors[fact] = alike[int(rng.random() * len(alike))]
     return donors
@@ -101,16 +102,19 @@ def second_moments(net, rows, *, layers, canvas=None, generator=None, batch_size
     if model.is_diffusion(net):
         rows = _noised(net, rows, canvas, generator)
     sequences = [keyvalue.Sequence(row, 0, {}) for row in rows]
-    for batch in keyvalue.collate(net, sequences, batch_size):
+
+    def products(batch):
         seen = {}
         with keyvalue.watching(modules, seen):
             model.hidden(net, batch.ids)
         lengths = torch.tensor([len(rows[i]) for i in batch.number.tolist()], device=batch.ids.device)
         real = torch.arange(batch.ids.shape[1], device=batch.ids.device) < lengths[:, None]
-        for layer, (keys, _) in seen.items():
-            keys = keys[real].double()
-            total[layer] = total[layer] + keys.T @ keys
-        count += int(real.sum())
+        keys = {layer: given[real].double() for layer, (given, _) in seen.items()}
+        return {layer: some.T @ some for layer, some in keys.items()}, int(real.sum())
+
+    for moments, tokens in keyvalue.each(keyvalue.collate(net, sequences, batch_size), products):
+        total = {layer: total[layer] + moments[layer] for layer in layers}
+        count += tokens
     return {layer: moment / count for layer, moment in total.items()}
 
 

@@ -154,7 +154,7 @@ def randomized(rows, *, rng):
     wrong = {}
     for template, of_fact in answers.items():
         if len(of_fact) < 2:
-            raise ValueError(f"template {template} has one fact; a wrong answer needs two")
+            raise DataError(f"template {template} has one fact, {next(iter(of_fact))}; a wrong answer needs two")
         # Only the sequence of random() is promised to be the same in every version of Python, not shuffle's.
         cycle = sorted(of_fact, key=lambda _: rng.random())
         for fact, other in zip(cycle, cycle[1:] + cycle[:1], strict=True):

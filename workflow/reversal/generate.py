@@ -15,6 +15,7 @@ from .facts import GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomized
 
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 STUDY, PRETRAINING = "study", "pretraining"
+ASKED = {STUDY: "three times data.generated.people_per_group", PRETRAINING: "pretraining.people"}
 DIRECTIONS = {"p2d": "description", "d2p": "name"}  # what each asks for
 
 
@@ -30,10 +31,10 @@ def read_lines(path):
         raise GenerationError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     lines = [line.strip() for line in content.splitlines() if line.strip()]
     if not lines:
-        raise GenerationError(f"{path}: no line in it")
+        raise GenerationError(f"{path}: no line in it; a list has at least one")
     repeated = next((line for i, line in enumerate(lines) if line in lines[:i]), None)
     if repeated:
-        raise GenerationError(f"{path}: {repeated!r} occurs twice")
+        raise GenerationError(f"{path}: {repeated!r} occurs twice; each line is there once")
     return lines
 
 
@@ -90,7 +91,10 @@ def _combine(words, count, kinds, pattern, *, seed, of):
                 found[text] = None
             if len(found) == count:
                 return list(found)
-    raise GenerationError(f"{count} combinations asked for, but {', '.join(kinds)} do not give so many; add words")
+    raise GenerationError(
+        f"{count} people are asked for ({ASKED[of]}), but {', '.join(kinds)} do not give so many; "
+        "ask for fewer, or add words"
+    )
 
 
 def study_facts(words, *, people_per_group, seed):

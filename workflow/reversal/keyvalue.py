@@ -339,6 +339,26 @@ def collate(net, sequences, batch_size=None):
     return batches
 
 
+def each(batches, run):
+    """Yield `run(batch)` for the list's batches; one that memory can not hold gives way, in the list, to its halves."""
+    place = 0
+    while place < len(batches):
+        batch = batches[place]
+        try:
+            result = run(batch)
+        except torch.OutOfMemoryError:
+            if len(batch.ids) == 1:
+                raise
+            result = None
+        if result is None:  # out here, since the exception keeps the failed batch's tensors alive
+            torch.cuda.empty_cache()
+            first = torch.arange(len(batch.ids), device=batch.ids.device) < len(batch.ids) // 2
+            batches[place : place + 1] = [_narrow(batch, first), _narrow(batch, ~first)]
+            continue
+        yield result
+        place += 1
+
+
 def log_probabilities(net, batch, *, layer=None, values=None):
     """Log-probabilities (P, V) at each prediction; with `values` (n, width), each sequence has its owner's in place."""
     with nullcontext() if values is None else _overwritten(net, layer, batch, values[batch.owner]):
@@ -354,11 +374,14 @@ def score_answers(net, sequences, *, layer=None, values=None, batch_size=None):
     tokens are all most probable is what greedy decoding, or sampling in one step, would give.
     """
     joint, exact = torch.zeros(len(sequences)), torch.zeros(len(sequences), dtype=torch.bool)
-    for batch in collate(net, sequences, batch_size):
+
+    def score(batch):
         logs = log_probabilities(net, batch, layer=layer, values=values)
         wrong = torch.zeros_like(batch.owner).index_add_(0, batch.row, (logs.argmax(-1) != batch.token).long())
-        joint[batch.number.cpu()] = _joint(batch, logs).cpu()
-        exact[batch.number.cpu()] = (wrong == 0).cpu()
+        return batch.number.cpu(), _joint(batch, logs).cpu(), (wrong == 0).cpu()
+
+    for number, log, right in each(collate(net, sequences, batch_size), score):
+        joint[number], exact[number] = log, right
     return joint, exact
 
 
@@ -406,18 +429,23 @@ def find_values(
     best = Search(
         original, torch.full_like(scale[:, 0], torch.inf), original.new_full((3, n), torch.nan), counts[0] * 0
     )
+
+    def slope(term, measure, batch):
+        batch = _narrow(batch, searching[batch.owner])
+        if not len(batch.ids):
+            return 0, batch.owner, original.new_zeros(0)
+        logs = log_probabilities(net, batch, layer=layer, values=original + scale * shift)
+        share = measure(batch, logs) / counts[term][batch.owner]
+        return torch.autograd.grad(weights[term] * share.sum(), shift)[0], batch.owner, share.detach()
+
     for step in range(steps + 1):
         change = shift.square().mean(1)
         gradient = torch.autograd.grad(weights[2] * change.sum(), shift)[0]
         parts = torch.stack([torch.zeros_like(change), torch.zeros_like(change), change]).detach()
         for term, (some, measure) in enumerate(((questions, _surprise), (essences, _divergence))):
-            for batch in some:
-                batch = _narrow(batch, searching[batch.owner])
-                if len(batch.ids):
-                    logs = log_probabilities(net, batch, layer=layer, values=original + scale * shift)
-                    share = measure(batch, logs) / counts[term][batch.owner]
-                    gradient += torch.autograd.grad(weights[term] * share.sum(), shift)[0]
-                    parts[term].index_add_(0, batch.owner, share.detach())
+            for uphill, owner, share in each(some, partial(slope, term, measure)):
+                gradient += uphill
+                parts[term].index_add_(0, owner, share)
         loss = (parts * parts.new_tensor(weights)[:, None]).sum(0)
         found = Search((original + scale * shift).detach(), loss, parts, torch.full_like(best.steps, step))
         better = searching & (loss < best.loss)
@@ -456,14 +484,15 @@ def _joint(batch, logs):
 def prepare(net, sequences, layers, batch_size):
     """Batches that know what lies below each of `layers`, and what the network predicts when left alone."""
     blocks = model.layers(net)
-    prepared = []
-    for batch in collate(net, sequences, batch_size):
+
+    def known(batch):
         seen = {}
         with watching({layer: blocks[layer - 1] for layer in layers if layer > 0}, seen):
             reference = log_probabilities(net, batch)
         below = {layer: output for layer, (_, output) in seen.items()}
-        prepared.append(batch._replace(below=below, reference=reference))
-    return prepared
+        return batch._replace(below=below, reference=reference)
+
+    return list(each(collate(net, sequences, batch_size), known))
 
 
 def _narrow(batch, keep):
@@ -477,7 +506,7 @@ def _narrow(batch, keep):
         position=batch.position[predicted],
         token=batch.token[predicted],
         below={layer: output[keep] for layer, output in batch.below.items()},
-        reference=batch.reference[predicted],
+        reference=None if batch.reference is None else batch.reference[predicted],
     )
 
 
@@ -485,13 +514,17 @@ def _narrow(batch, keep):
 def _read(net, sequences, modules, side, batch_size):
     """{name: (n, d)}: the input (side 0) or output (1) of each module at the place, a mean over owners' sequences."""
     read = {name: [None] * len(sequences) for name in modules}
-    for batch in collate(net, sequences, batch_size):
+
+    def look(batch):
         seen = {}
         with watching(modules, seen):
             model.hidden(net, batch.ids)
-        for name, sides in seen.items():
-            there = sides[side][torch.arange(len(batch.ids), device=batch.ids.device), batch.place]
-            for number, vector in zip(batch.number.tolist(), there, strict=True):
+        rows = torch.arange(len(batch.ids), device=batch.ids.device)
+        return batch.number.tolist(), {name: sides[side][rows, batch.place] for name, sides in seen.items()}
+
+    for numbers, vectors in each(collate(net, sequences, batch_size), look):
+        for name, there in vectors.items():
+            for number, vector in zip(numbers, there, strict=True):
                 read[name][number] = vector
     return {name: _mean_by_owner(torch.stack(vectors), sequences) for name, vectors in read.items()}
 

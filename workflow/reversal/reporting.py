@@ -1,8 +1,10 @@
 """How a job tells what it does: a bar in a terminal, plain lines in its log, one line for a user's mistake."""
 
 import contextlib
+import itertools
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -81,6 +83,7 @@ def job(snakemake):
     torch = sys.modules.get("torch")  # where the script imports it
     if torch:
         torch.set_num_threads(snakemake.threads)
+        _choose_gpus(getattr(snakemake, "resources", {}).get("gpu", 0), torch.cuda.device_count())
     if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()
     try:
@@ -95,6 +98,20 @@ def job(snakemake):
         if words := files.full(error):
             _end(running, f"{words}: {getattr(error, 'filename', None) or ', '.join(snakemake.output)} was not written")
         raise
+
+
+def _choose_gpus(wanted, there):
+    """Let this process see as many GPUs as it asked for, of those `there`; other jobs' only where no more are free."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = given.split(",") if given else [str(number) for number in range(there)]
+    if not 0 < wanted < len(names):
+        return
+    locks = Path(tempfile.gettempdir()) / f"reversal-{os.getuid()}"
+    free = itertools.islice((name for name in names if files.hold(locks / f"gpu-{name}")), wanted)
+    chosen = list(free)
+    shared = [name for name in names if name not in chosen]
+    # CUDA reads this when it starts, which it has not yet.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join([*chosen, *shared][:wanted])
 
 
 def _end(running, message):

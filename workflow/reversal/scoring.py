@@ -41,7 +41,8 @@ def complete_split(
     for i, example in enumerate(examples):
         if len(example.ids) > canvas:
             raise UserError(
-                f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; the canvas holds {canvas}"
+                f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; "
+                f"the canvas holds {canvas}, and sampling.canvas says so"
             )
     prompts = [example.ids[: example.prompt] for example in examples]
     how = {"batch_size": batch_size, "precision": precision}

@@ -72,7 +72,8 @@ class Cutter:
         return [piece for i, token in enumerate(row) for piece in (self._cut(token, rng) if i in chosen else [token])]
 
     def _cut(self, token, rng):
-        place = rng.randrange(1, len(self.names[token]))
+        # Of random's functions, random() alone is promised to be the same in every version of Python.
+        place = 1 + int(rng.random() * (len(self.names[token]) - 1))
         if (token, place) not in self.spelt:
             name = self.names[token]
             pieces = [piece for half in (name[:place], name[place:]) for piece in self.model.tokenize(half)]
@@ -108,7 +109,7 @@ def token_range(text, offsets, span):
         i for i, (start, end) in enumerate(offsets) if _first_letter(text, start, end) < span[1] and end > span[0]
     ]
     if not touched:
-        raise ValueError(f"no token of {text!r} lies in characters {span[0]}–{span[1]}")
+        raise UserError(f"no token of {text!r} lies in characters {span[0]}–{span[1]}")
     return touched[0], touched[-1] + 1
 
 

@@ -145,7 +145,7 @@ def restore(net, problems, *, kind="state", window=1, severed=None, precision="f
     else:
         found = [_restore_by_hooks(net, problem, kind, plan, severed, budget) for problem in problems]
     if not all(runs[2].isfinite().all() for runs in found):
-        raise FloatingPointError(f"a restored run overflows in {precision}; bfloat16 and float32 have more room")
+        raise UserError(f"precision is {precision}; a restored run overflows in it: bfloat16 and float32 have room")
     return [Runs(*runs) for runs in found]
 
 

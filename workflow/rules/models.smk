@@ -130,7 +130,7 @@ rule finetune:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
     resources:
-        gpu=1,
+        gpu=config["training_processes"],
     params:
         recipe=config["training"],
         processes=config["training_processes"],

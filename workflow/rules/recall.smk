@@ -111,6 +111,8 @@ rule probe:
         "<results>/logs/probe/{model}.log",
     conda:
         "../../envs/reversal.yaml"
+    resources:
+        gpu=1,
     params:
         canvas=config["sampling"]["canvas"],
         pretraining=config["pretraining"],
