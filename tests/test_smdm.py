@@ -1,4 +1,5 @@
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.shapes import SMDM_1028M
 from workflow.reversal import model, smdm
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
@@ -108,3 +110,11 @@ def test_weights_are_held_once(tmp_path, root):
     )
     # Pages of the mapped file count as resident too, hence twice the size and never three times.
     assert int(done.stdout) < 2.3 * size
+
+
+def test_the_blocks_of_the_full_size_have_as_many_parameters_as_its_name_says():
+    shape = {name: SMDM_1028M[name] for name in ("vocab", "width", "mlp", "layers")}
+    for _, causal in FAMILIES:
+        sizes = smdm.expected(**shape, causal=causal)
+        blocks = sum(math.prod(size) for name, size in sizes.items() if ".h." in name)
+        assert round(blocks / 1e6) == 1028

@@ -122,6 +122,17 @@ def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, disturbed):
         assert (folder / name).read_bytes() == (smoke / name).read_bytes(), name
 
 
+@pytest.mark.slow
+def test_two_fresh_runs_of_the_default_study_give_the_same_tables(root, tmp_path):
+    found = []
+    for name in ("one", "two"):
+        folder = copy(root, tmp_path / name)
+        done = snakemake(folder, study="config.yaml", cores="all")
+        assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
+        found.append({file.name: file.read_bytes() for file in (folder / "results/default/tables").glob("*.csv")})
+    assert len(found[0]) > 10 and found[0] == found[1]
+
+
 def test_a_second_run_of_a_study_says_why_it_does_not_start(disturbed):
     _, second = disturbed
     assert second.returncode != 0
