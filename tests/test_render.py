@@ -317,8 +317,10 @@ def test_published_values_stand_beside_ours_where_the_data_are_the_published_one
 def test_cut_tokens_are_told_where_there_were_any(tmp_path, post):
     given = make(tmp_path)
     given.config["training"]["cut"] = 0.1
+    given.config["models"]["mdm"]["base"] = "pretrain"
+    given.config["pretraining"]["recipe"]["cut"] = 0.15
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
-    assert "subject and answer 10%, others each time, are spelt in smaller ones" in text
+    assert "subject and answer 10%, others each time, are spelt in smaller ones (in pretraining 15% of all" in text
     assert "are spelt in smaller ones" not in post
 
 

@@ -129,13 +129,15 @@ def sampling(evidence):
 
 
 def training(evidence):
-    """The recipe, and where each model's loss went: means over the first and the last epoch."""
-    recipe = evidence.config["training"]
+    """The recipe, what of it the base had, and where each model's loss went: means over the first and last epoch."""
+    config = evidence.config
+    here = any(model["base"] == "pretrain" for model in config["models"].values())
     found = {}
     for model, history in evidence.histories.groupby("model"):
         ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
         found[model] = {"first_loss": ends[0], "last_loss": ends[1]}
-    return {"recipe": recipe, "models": found}
+    cut = config["pretraining"]["recipe"].get("cut", 0) if here else 0
+    return {"recipe": config["training"], "pretraining_cut": cut, "models": found}
 
 
 def recall(evidence):
@@ -295,6 +297,7 @@ SOURCES = {
     "networks": ["models"],
     "sampling": ["config.yaml"],
     "training.recipe": ["config.yaml"],
+    "training.pretraining_cut": ["config.yaml"],
     "training.models": ["models"],
     "recall": ["tables/step_scaling.csv"],
     "recall.gain": ["completions"],
