@@ -159,6 +159,14 @@ def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path,
     assert_same(weights(whole), weights(resumed))
 
 
+def test_what_a_process_killed_while_saving_left_is_removed(tmp_path, monkeypatch):
+    interrupted_run(fresh(False), tmp_path, monkeypatch, after=3)
+    (tmp_path / ".draft-x").mkdir()
+    (tmp_path / ".draft-x/net.safetensors").write_bytes(b"half")
+    train.fit(fresh(False), ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
+    assert not list(tmp_path.glob(".draft-*")) and list(tmp_path.glob("step_*"))
+
+
 def test_a_checkpoint_of_another_run_is_not_used(tmp_path, monkeypatch):
     interrupted_run(fresh(False), tmp_path, monkeypatch, after=3)
     whole, other = fresh(False), fresh(False)

@@ -271,6 +271,8 @@ class Checkpoints:
 
     def resume(self, net, optimizer):
         """Load the newest whole snapshot of this very run; returns its history ([] where there is none)."""
+        for draft in self.folder.glob(".draft-*"):  # of a process that was killed while it saved
+            shutil.rmtree(draft, ignore_errors=True)
         for snapshot in self.snapshots():
             state = self._whole(snapshot)
             if state is None:
