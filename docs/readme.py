@@ -109,8 +109,10 @@ def costs(measured):
     for stage, title in STAGES.items():
         if (stage, "") in measured.index:
             lines.append(f"| {title} | {_cost(measured.loc[stage, ''])}, both models |  |")
-        elif (stage, "mdm") in measured.index:
-            lines.append(f"| {title} | {' | '.join(_cost(measured.loc[stage, model]) for model in ('mdm', 'ar'))} |")
+        elif stage in measured.index:
+            jobs = measured.loc[stage]
+            cells = (_cost(jobs.loc[model]) if model in jobs.index else "not measured" for model in ("mdm", "ar"))
+            lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -42,6 +42,8 @@ def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
     table = readme.costs(pd.read_csv(kept / "costs.csv"))
     assert "| fine-tuning | 8 s, 2.0 GB, 24.5 GiB of the GPU | 5 s, 2.0 GB |" in table
     assert "| symmetry | 3 s, 2.0 GB, both models |  |" in table
+    half = pd.read_csv(kept / "costs.csv").query("model != 'mdm'")
+    assert "| fine-tuning | not measured | 5 s, 2.0 GB |" in readme.costs(half)
     traces = pd.read_csv(kept / "causal_trace.csv")
     assert len(traces) and set(traces.stage) == {"all"}
 
