@@ -189,33 +189,33 @@ def without(folder, name):
     model.load(folder / "net")
 
 
+def unverified(folder, change):
+    net = saved(folder)
+    (net / "checksums.json").unlink()
+    change(net)
+    model.load(net)
+
+
 def rewritten(folder, name, content):
-    (saved(folder) / name).write_text(content)
-    if name != "checksums.json":
-        (folder / "net/checksums.json").unlink()
-    model.load(folder / "net")
+    unverified(folder, lambda net: (net / name).write_text(content))
 
 
 def reweighed(folder, change):
-    weights = saved(folder) / "model.safetensors"
-    tensors = load_file(weights)
-    change(tensors)
-    save_file(tensors, weights)
-    (folder / "net/checksums.json").unlink()
-    model.load(folder / "net")
+    def reweigh(net):
+        tensors = load_file(net / "model.safetensors")
+        change(tensors)
+        save_file(tensors, net / "model.safetensors")
+
+    unverified(folder, reweigh)
 
 
 def halved(folder):
-    weights = saved(folder) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    (folder / "net/checksums.json").unlink()
-    model.load(folder / "net")
+    weights = folder / "net/model.safetensors"
+    unverified(folder, lambda net: weights.write_bytes(weights.read_bytes()[:-100]))
 
 
 OWN_CODE = json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}})
 NORM = "model.norm.weight"
-
-
 HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
 # (what is wrong, what makes it so, what the line says)
 FILES = [

@@ -115,7 +115,7 @@ def _located(source, where):
         return path
     if pins.unpinned(source):
         raise ModelError(
-            f"{source['repo']}/{source['file']} is unpinned; allowed: its commit and SHA-256, which "
+            f"{_named(source)} is unpinned; allowed: its commit and SHA-256, which "
             "`python -m workflow.reversal.pins STUDY` asks the hub for, or a path"
         )
     return fetch(source["repo"], source["file"], source["revision"], source["sha256"], **where)

@@ -48,10 +48,9 @@ def _given(revision):
 
 def download(repo, file, revision, *, cache=None, endpoint=None):
     """The path of one file of a hub repository, downloaded; shows progress, resumes what was broken off."""
+    endpoint = _https(endpoint)
     try:
-        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=_https(endpoint)))
-    except UserError:
-        raise
+        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
     except Exception as error:
         reason = f"{type(error).__name__}: {without_secrets(str(error).splitlines()[0])}"
         raise ModelError(f"{repo}/{file} at {revision} could not be fetched: {reason}") from error

@@ -107,8 +107,7 @@ def _choose_gpus(wanted, there):
     if not 0 < wanted < len(names):
         return
     locks = Path(tempfile.gettempdir()) / f"reversal-{os.getuid()}"
-    free = itertools.islice((name for name in names if files.hold(locks / f"gpu-{name}")), wanted)
-    chosen = list(free)
+    chosen = list(itertools.islice((name for name in names if files.hold(locks / f"gpu-{name}")), wanted))
     shared = [name for name in names if name not in chosen]
     # CUDA reads this when it starts, which it has not yet.
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join([*chosen, *shared][:wanted])
