@@ -1,4 +1,4 @@
-"""Keep a study's results with the paper: its tables, what its jobs cost, and what it was run with.
+"""Keep a study's results with the paper: its tables and numbers, what its jobs cost, and what it was run with.
 
     python -m docs.keep studies/published.yaml
     python -m docs.keep FOLDER/study.yaml --costs-of "random weights of SMDM-1028M's shape"
@@ -23,10 +23,12 @@ from snakemake.utils import update_config
 
 from workflow.reversal import corruptions
 from workflow.reversal.files import write_table
-from workflow.reversal.render import provenance
+from workflow.reversal.render import numbers, provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "symmetry", "edits")
+# What the post tells of another run.
+NUMBERS = ("study", "networks", "recall", "tracing", "keyvalue", "symmetry", "edits")
 PACKAGES = ("torch", "transformers", "snakemake")
 GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")
 
@@ -58,6 +60,13 @@ def averages(traces):
     return traces[leading & traces.step.isna() & (traces.stage == "all") & (traces.score == "probability")]
 
 
+def told(file):
+    """The numbers of a post, nested, without the study's example, which is a piece of its data."""
+    found = numbers.nested(json.loads(file.read_text(encoding="utf-8")))
+    del found["study"]["example"]
+    return {section: found[section] for section in NUMBERS}
+
+
 def hardware():
     """The GPU, or where there is none the processor."""
     if torch.cuda.is_available():
@@ -65,8 +74,11 @@ def hardware():
     return f"{platform.machine()}, no GPU"
 
 
-def keep(results, kept, *, config, commit, costs_of=None):
-    """Copy what is kept of a folder of results to the folder `kept`; costs alone where `costs_of` names them."""
+def keep(results, kept, *, config, commit, costs_of=None, remark=None):
+    """Copy what is kept of a folder of results to the folder `kept`; costs alone where `costs_of` names them.
+
+    `remark` tells what else the costs depend on.
+    """
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     if not costs_of:
@@ -74,17 +86,23 @@ def keep(results, kept, *, config, commit, costs_of=None):
             shutil.copy(results / f"tables/{name}.csv", kept)
         traces = pd.read_csv(results / "tables/causal_trace.csv", low_memory=False)
         write_table(averages(traces), kept / "causal_trace.csv")
+        _write(told(results / "paper/numbers.json"), kept / "numbers.json")
     write_table(costs(results), kept / "costs.csv")
-    told = {
+    made = {
         "study": costs_of or f"studies/{config['study']}.yaml",
         "hardware": hardware(),
+        **({"remark": remark} if remark else {}),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
         "commit": commit,
         "configuration": provenance.fingerprint(config),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    (kept / "provenance.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    _write(made, kept / "provenance.json")
+
+
+def _write(value, file):
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main():
@@ -92,6 +110,7 @@ def main():
     parser.add_argument("study", type=Path, nargs="+", help="the files given to --configfile")
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
     parser.add_argument("--costs-of", default=None, help="keep costs alone, and name them so")
+    parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")
     options = parser.parse_args()
     config = configuration(ROOT / "config.yaml", *options.study)
     commit = options.commit or provenance.commit(ROOT)
@@ -101,6 +120,7 @@ def main():
         config=config,
         commit=commit,
         costs_of=options.costs_of,
+        remark=options.remark,
     )
 
 

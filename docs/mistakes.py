@@ -25,6 +25,7 @@ CONFIGURATIONS = [
     (["study"], "../elsewhere", "study is '../elsewhere'; allowed: a folder name"),
     (["study"], 7, "study is 7; allowed: a folder name"),
     (["stduy"], "x", "stduy is not a key; did you mean study?"),
+    (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
     (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated or published"),
     (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
     (

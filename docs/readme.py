@@ -51,21 +51,22 @@ def pathways(effects):
         & (effects.stage == "all")
         & (effects.score == "probability")
         & (effects.corruption == "gaussian")
-        & (effects.kind == "state")
+        & effects.kind.isin(("state", "total"))
     ]
     sentences = []
     for split, asked in (("p2d_reverse", "the name"), ("d2p_reverse", "the description")):
         mine = rows[(rows.model == "mdm") & (rows.split == split)]
         if mine.empty:
             continue
+        cost = mine[mine.kind == "total"]["mean"].iloc[0]
         subject = mine[(mine.role == "whole subject") & (mine.layer == 0)]["mean"].iloc[0]
         last = mine.layer.max()
         masks = mine[(mine.role == "masked answer") & (mine.layer == last)]["mean"].iloc[0]
         revealed = mine[mine.role == "revealed answer"]["mean"].max()
         sentences.append(
-            f"Asked in reverse for {asked}, restoring the subject at the first layer brings back {subject:.2f} of the "
-            f"answer's probability, each still masked answer token at the last layer {masks:.2f}, and an already "
-            f"revealed one at most {max(revealed, 0):.3f} at any layer."
+            f"Asked in reverse for {asked}, hiding the subject costs {cost:.2f} of the answer's probability. Restoring "
+            f"its states at the first layer brings back {subject:.2f}, that of each still masked answer token at the "
+            f"last layer {masks:.2f}, and that of an already revealed one at most {max(revealed, 0):.3f} at any layer."
         )
     return " ".join(sentences)
 
@@ -146,13 +147,20 @@ SECTIONS = {
 }
 
 
-def findings():
-    """The block between the marks: a section for each table that is there."""
+def sections(folder, names):
+    """What is told of each of these tables that is there."""
     told = []
-    for name, (tell, frame) in SECTIONS.items():
-        file = TABLES / f"{name}.csv"
+    for name in names:
+        tell, frame = SECTIONS[name]
+        file = folder / f"{name}.csv"
         if file.is_file():
             told.append(frame.format(tell(pd.read_csv(file, low_memory=False))))
+    return told
+
+
+def findings():
+    """The block between the marks: a section for each table that is there."""
+    told = sections(TABLES, SECTIONS)
     again = ROOT / "results/replication/tables/step_scaling.csv"
     if again.is_file():
         told.insert(1, replicated(pd.read_csv(again)))
@@ -165,21 +173,25 @@ def expenses():
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
     told = [about, costs(keep.costs(TABLES.parent))]
     for folder, made in KEPT.items():
-        told += [f"{made['study']}, on {made['hardware']}:", costs(pd.read_csv(folder / "costs.csv"))]
+        remark = f", {made['remark']}" if "remark" in made else ""
+        told += [f"{made['study']}, on {made['hardware']}{remark}:", costs(pd.read_csv(folder / "costs.csv"))]
     return "\n\n".join(told)
 
 
 def larger():
-    """The block about the runs kept with the paper: what they recall, beside the published values."""
+    """The block about the runs kept with the paper: what they find, beside the published recall."""
     published = pd.read_csv(ROOT / "paper/table3.csv").set_index("steps")
     told = []
     for folder, made in KEPT.items():
-        if not (folder / "step_scaling.csv").is_file():
+        if not (folder / "numbers.json").is_file():
             continue
+        study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
         told.append(
-            f"**{made['study']}** ({made['hardware']}, {made['date']}), recall in percent, published "
-            f"(SMDM-1028M) / ours:\n\n{beside(pd.read_csv(folder / 'step_scaling.csv'), published)}"
+            f"## What `{made['study']}` finds\n\nNetworks of {study['largest']:,} parameters, {made['hardware']}, "
+            f"{made['date']}, commit {made['commit']}. Recall in percent, published (SMDM-1028M) / ours:"
         )
+        told.append(beside(pd.read_csv(folder / "step_scaling.csv"), published))
+        told += sections(folder, ("causal_trace", "symmetry", "edits"))
     return "\n\n".join(told)
 
 

@@ -30,6 +30,7 @@ PAPER = {
     "slug": "a-post",
     "tags": ["diffusion"],
     "explorer_facts": 3,
+    "kept": [],
 }
 STEPS = [1, 4]
 LAYERS = 2
@@ -54,15 +55,17 @@ def make(
     names=HOSTILE,
     source="generated",
     change=None,
+    kept=(),
 ):
     """Write a study to `folder` and return what the rules of the paper would be given.
 
     `diffusion` and `autoregressive` are the shares recalled in reverse. If not `answered`, nothing is right, and so
-    nothing is traced, extracted, compared or edited. `change` is {table: a function of its rows}.
+    nothing is traced, extracted, compared or edited. `change` is {table: a function of its rows}. `kept` names runs
+    under the repository's paper/reference.
     """
     folder = Path(folder)
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
-    config |= {"study": "made-up", "paper": PAPER, "seeds": [1]}
+    config |= {"study": "made-up", "paper": PAPER | {"kept": list(kept)}, "seeds": [1]}
     config["models"] = {name: config["models"][name] for name in models}
     config["data"]["source"] = source
     config["sampling"] = config["sampling"] | {"steps": STEPS}
@@ -86,6 +89,7 @@ def make(
         for name in FIGURES
         if "mdm" in models or name not in ("canvas", "denoising_step", "timeline", "trace_steps")
     ]
+    figures += [f"{run}_{name}" for run in kept for name in ("step_scaling", "trace_average")]
     for name in figures:
         _write(folder / f"figures/{name}.svg", _svg(name))
         _write(folder / f"figures/{name}.txt", f'Shows "{name}" & <more>')
@@ -139,7 +143,11 @@ def _given(folder, config, families, figures):
             completions=completions,
             histories=[str(folder / f"models/{name}.training.csv") for name in trained],
             published=str(ROOT / "paper/table3.csv"),
-            reference=[],
+            kept=[
+                str(ROOT / f"paper/reference/{run}/{file}.json")
+                for run in config["paper"]["kept"]
+                for file in ("numbers", "provenance")
+            ],
         ),
         evidence_output=numbers,
         numbers_params={"config": config, "trained": trained},

@@ -10,6 +10,7 @@ from rendering import make
 from benchmarks import full_size
 from docs import keep, readme
 from workflow.reversal import base, model, text
+from workflow.reversal.render import write
 from workflow.schemas import validation
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
@@ -19,14 +20,15 @@ TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 def run(tmp_path):
     """A folder of results with what three jobs cost, and its configuration."""
     results = tmp_path / "results"
-    config = make(results).config
+    given = make(results)
+    write.numbers_file(given.evidence, given.evidence_output, **given.numbers_params)
     for job, seconds in (("finetune/mdm/seed_1", 8.0), ("finetune/ar/seed_1", 5.0), ("symmetry", 3.0)):
         file = results / f"benchmarks/{job}.tsv"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"s\tmax_rss\n{seconds}\t2000.0\n")
     (results / "logs/finetune/mdm").mkdir(parents=True)
     (results / "logs/finetune/mdm/seed_1.log").write_text("12:00:00 GPU memory: at most 24.5 GiB\n")
-    return results, config
+    return results, given.config
 
 
 @pytest.fixture
@@ -46,6 +48,9 @@ def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
     assert "| fine-tuning | not measured | 5 s, 2.0 GB |" in readme.costs(half)
     traces = pd.read_csv(kept / "causal_trace.csv")
     assert len(traces) and set(traces.stage) == {"all"}
+    numbers = json.loads((kept / "numbers.json").read_text())
+    assert numbers["recall"]["at"]["mdm"]["p2d_reverse"]["estimate"] == pytest.approx(0.9)
+    assert "example" not in numbers["study"]
 
 
 def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_path, run, monkeypatch):

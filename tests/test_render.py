@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
 from workflow.reversal.errors import UserError
-from workflow.reversal.facts import RECALL_SPLITS
 from workflow.reversal.render import bibliography, explorer, findings, markdown, provenance, wording, write
 
 
@@ -324,20 +323,22 @@ def test_cut_tokens_are_told_where_there_were_any(tmp_path, post):
     assert "are spelt in smaller ones" not in post
 
 
-def test_larger_runs_stand_beside_the_published_values(tmp_path):
-    kept = tmp_path / "reference/large"
-    costs_alone = tmp_path / "reference/random"
-    for folder in (kept, costs_alone):
-        folder.mkdir(parents=True)
-        (folder / "provenance.json").write_text(json.dumps({"hardware": "one GPU", "versions": {"torch": "2.11"}}))
-    rows = ["model,steps,split,accuracy", *(f"mdm,16,{split},0.125" for split in RECALL_SPLITS)]
-    (kept / "step_scaling.csv").write_text("\n".join(rows))
-    given = make(tmp_path)
-    given.evidence.reference = [str(folder / "provenance.json") for folder in (kept, costs_alone)]
-    text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
-    assert "hardware: one GPU and versions torch: 2.11" in text
-    [row] = re.findall(r"<tr><th scope=\"row\">large, mdm, 16</th>(.*?)</tr>", text)
-    assert re.findall("<td>(.*?)</td>", row) == ["98.0", "12.5", "31.0", "12.5", "42.0", "12.5", "88.3", "12.5"]
+def test_a_run_kept_with_the_paper_is_told_beside_the_study_with_its_own_numbers(tmp_path):
+    """The repository's own: its sentences, tables and figures must stand with numbers that an earlier commit made."""
+    kept = ROOT / "paper/reference/published"
+    text = render(make(tmp_path, kept=["published"]), tmp_path / "out").post.read_text(encoding="utf-8")
+    section = text.split("### The published data, ")[1].split("## Limitations")[0]
+    numbers = json.loads((kept / "numbers.json").read_text(encoding="utf-8"))
+    made = json.loads((kept / "provenance.json").read_text(encoding="utf-8"))
+    assert f"commit {made['commit']}" in section and f"torch {made['versions']['torch']}" in section
+    assert "model of that run (MDM)" in section and "model of this study" not in section
+    reversed_names = numbers["recall"]["at"]["mdm"]["p2d_reverse"]["estimate"]
+    assert f"90% of the names asked in reverse (here {100 * reversed_names:.0f}%)" in section
+    last = numbers["recall"]["curve"]["mdm"]["d2p_same"]["32"]
+    [row] = re.findall(r"<tr><th scope=\"row\">MDM, 32</th>(.*?)</tr>", section)
+    assert row.startswith(f"<td>97.7</td><td>{100 * last['estimate']:.1f}%")
+    assert all(f'id="figure-published-{name}"' in section for name in ("step-scaling", "trace-average"))
+    assert "With the published data and networks of " in text.split("## Abstract")[0]
 
 
 def test_every_number_names_a_source(made):

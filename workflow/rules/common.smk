@@ -94,3 +94,4 @@ wildcard_constraints:
     model="|".join(config["models"]),
     seed=r"\d+",
     split="|".join(SPLITS),
+    run="|".join(config["paper"]["kept"]) or "(?!)",

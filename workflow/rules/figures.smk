@@ -138,6 +138,20 @@ rule figure_step_scaling:
         "../scripts/figure.py"
 
 
+use rule figure_step_scaling as figure_kept_step_scaling with:
+    input:
+        scaling=local("paper/reference/{run}/step_scaling.csv"),
+        published=lambda wildcards: [] if kept(wildcards.run)["generated"] else local("paper/table3.csv"),
+        words=local("paper/alt.yaml"),
+        code=library(*DRAWING, "figures/recall"),
+    output:
+        **picture("{run}_step_scaling", category="Kept runs", figure="{run}: recall", like="step_scaling"),
+    log:
+        "<results>/logs/figures/{run}_step_scaling.log",
+    params:
+        models=kept_families,
+
+
 rule figure_trace_facts:
     """One fact traced: token by layer, a panel a denoising step."""
     input:
@@ -181,6 +195,19 @@ use rule figure_trace_average as figure_trace_steps with:
         **picture("trace_steps", category="Causal tracing", figure="Effects over denoising steps"),
     log:
         "<results>/logs/figures/trace_steps.log",
+
+
+use rule figure_trace_average as figure_kept_trace_average with:
+    input:
+        table=local("paper/reference/{run}/causal_trace.csv"),
+        words=local("paper/alt.yaml"),
+        code=library(*DRAWING, "corruptions", "figures/tracing"),
+    output:
+        **picture("{run}_trace_average", category="Kept runs", figure="{run}: average effects", like="trace_average"),
+    log:
+        "<results>/logs/figures/{run}_trace_average.log",
+    params:
+        models=kept_families,
 
 
 rule figure_symmetry_layers:

@@ -11,7 +11,7 @@ rule numbers:
         histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         published=local("paper/table3.csv"),
-        reference=KEPT,
+        kept=KEPT,
         code=library(*READING, "corruptions", "intervals", "render/findings", "render/memory", "render/numbers"),
     output:
         "<results>/paper/numbers.json",

@@ -1,7 +1,5 @@
 """What the paper's rules share: its names, the files it rests on and shows, and who made them. No rules."""
 
-from glob import glob
-
 PAPER = config["paper"]
 POST = f"{PAPER['date']}-{PAPER['slug']}"
 FIRST_SEED = config["seeds"][0]
@@ -20,12 +18,14 @@ EVIDENCE = {
     "models": expand("<results>/models/{model}/seed_{seed}", model=config["models"], seed=FIRST_SEED),
     "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
 }
+KEPT = local(expand("paper/reference/{run}/{file}.json", run=PAPER["kept"], file=["numbers", "provenance"]))
 SHOWN = {
     "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
     "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
     "numbers": "<results>/paper/numbers.json",
     "template": local("paper/post.md.j2"),
     "sentences": local("paper/sentences.j2"),
+    "beside": local("paper/kept.md.j2"),
     "bibliography": local("paper/references.bib"),
     # Not read: what the footers tell the age and the maker of.
     "tables": EVIDENCE["tables"]
@@ -33,8 +33,6 @@ SHOWN = {
     "models": EVIDENCE["models"],
     "data": EVIDENCE["data"],
 }
-# Results of larger runs that are kept with the paper.
-KEPT = local(sorted(glob("paper/reference/*/provenance.json") + glob("paper/reference/**/*.csv", recursive=True)))
 
 
 def makers(wildcards, input):

@@ -7,6 +7,7 @@ import jsonschema
 import yaml
 
 SCHEMA = Path(__file__).with_name("config.schema.yaml")
+KEPT = Path(__file__).parents[2] / "paper/reference"
 
 
 def complaint(config, files):
@@ -53,6 +54,11 @@ def _impossible(config):
         )
     if config["sampling"]["remasking"] != "none" and config["sampling"]["order"] == "random":
         yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
+    kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))
+    for i, name in enumerate(config["paper"]["kept"]):
+        if name not in kept:
+            allowed = f"runs kept with their numbers: {', '.join(kept)}"
+            yield ["paper", "kept", i], f"paper.kept[{i}] is {name!r}; allowed: {allowed}"
 
 
 def _dotted(path):

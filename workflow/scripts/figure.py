@@ -7,7 +7,7 @@ from workflow.reversal.figures import read
 
 with reporting.job(snakemake):
     given, params = snakemake.input, snakemake.params
-    name = snakemake.rule.removeprefix("figure_")
+    name = snakemake.rule.removeprefix("figure_").removeprefix("kept_")
     match name:
         case "reversal_curse":
             completions = read.each(read.completions, given.completions, params.trained)

@@ -24,7 +24,7 @@ class Evidence(NamedTuple):
     facts: list
     rows: dict  # {"train" or split: rows}
     published: pd.DataFrame  # the published recall
-    references: dict  # {study: (tables, how they were made)}, results kept with the paper
+    kept: list  # of other runs, kept with the paper: their numbers, and how they were "made"
 
     @property
     def families(self):
@@ -47,11 +47,11 @@ def labels(families):
     return {name: SHORT[family] if kinds.count(family) == 1 else name for name, family in families.items()}
 
 
-def read(config, *, tables, models, histories, completions, data, published, references=()):
+def read(config, *, tables, models, histories, completions, data, published, kept=()):
     """The `Evidence` from files.
 
-    `tables`, `models` (folders), `data` and `references` (folders) are paths by name; `histories` and `completions` by
-    (model, seed).
+    `tables`, `models` (folders) and `data` are paths by name; `histories` and `completions` by (model, seed); `kept`
+    folders.
     """
     return Evidence(
         config=config,
@@ -62,9 +62,7 @@ def read(config, *, tables, models, histories, completions, data, published, ref
         facts=lines(data["facts"]),
         rows={name: lines(path) for name, path in data.items() if name != "facts"},
         published=table(published),
-        references={
-            Path(folder).name: reference(folder) for folder in references if Path(folder, "step_scaling.csv").is_file()
-        },
+        kept=[run(folder) for folder in kept],
     )
 
 
@@ -102,19 +100,17 @@ def network(folder):
     }
 
 
-def reference(folder):
-    """The tables of results kept with the paper, and what is told of how they were made, as (name, text) pairs."""
-    folder = Path(folder)
-    told = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    return {file.stem: table(file) for file in sorted(folder.glob("*.csv"))}, list(_told(told))
+def run(folder):
+    """The numbers of a run kept with the paper, and how it was "made", as (name, text) pairs."""
+    numbers, made = (
+        json.loads(Path(folder, file).read_text(encoding="utf-8")) for file in ("numbers.json", "provenance.json")
+    )
+    return numbers | {"made": list(_told(made))}
 
 
-def _told(value, name=""):
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from _told(part, f"{name} {key}".strip())
-    else:
-        yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _told(made):
+    for name, value in made.items():
+        yield from _told(value) if isinstance(value, dict) else [(name, str(value))]
 
 
 def _one_of(shape, *names):

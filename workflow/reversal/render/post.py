@@ -109,7 +109,7 @@ class Writer:
         shown = {"figure": "Figure", "table": "Table"}[kind]
         return Markup(f"[{shown} {self._number(kind, name)}](#{kind}-{markdown.slug(name)})")
 
-    def figure(self, name, caller):
+    def figure(self, name, *, caller):
         """A figure with its caption, the text of the call block."""
         if name not in self.material.figures:
             raise UserError(f"figure {name} is used but not produced; produced: {', '.join(self.material.figures)}")
@@ -126,12 +126,15 @@ class Writer:
             "</figure>",
         )
 
-    def table(self, name, caller):
-        """A table with its caption, the text of the call block."""
+    def table(self, name, run=None, *, caller):
+        """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
+        table = tables.TABLES[name](self.material.numbers | (run or {}))
+        if run:
+            name = f"{run['study']['name']}-{name}"
+            table = table._replace(sources=("paper/reference",))
         if name in self.labels.tables:
             raise UserError(f"table {name} is used twice")
         self.labels.tables.append(name)
-        table = tables.TABLES[name](self.material.numbers)
         # The caption is not the table's own: it should not scroll with it.
         return self._block(
             f'<figure class="table-block" id="table-{markdown.slug(name)}">',

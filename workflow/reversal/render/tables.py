@@ -259,23 +259,6 @@ def edits(numbers):
     return Table(head, body, ("tables/edits.csv",))
 
 
-def kept(numbers):
-    """Recall of the runs kept with the paper, beside the published values."""
-    published = numbers["published"]["recall"]
-    head = [[Cell("Study, model, steps", rows=2), *(Cell(split, 2) for split in RECALL_SPLITS)]]
-    head.append([Cell(whose) for _ in RECALL_SPLITS for whose in ("published", "ours")])
-    body = []
-    for run in numbers["published"]["kept"]:
-        for record in run["recall"]:
-            step = None if record["steps"] is None else int(record["steps"])
-            row = [f"{run['study']}, {record['model']}, {'token by token' if step is None else step}"]
-            for split in RECALL_SPLITS:
-                row.append(wording.number(published.get(str(step), {}).get(split), 1))
-                row.append(wording.number(record.get(split), 1))
-            body.append(row)
-    return Table(head, body, ("paper/reference",))
-
-
 def _stacked(shown, low, high, digits, scale=1):
     """An estimate with its interval below it."""
     ends = wording.interval(low, high, digits, scale)
@@ -309,5 +292,4 @@ TABLES = {
     "stages": stages,
     "symmetry": symmetry,
     "edits": edits,
-    "kept": kept,
 }

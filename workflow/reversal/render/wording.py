@@ -58,6 +58,11 @@ def count(value):
     return Markup(f"{value:,}") if known(value) else Markup(UNKNOWN)
 
 
+def rounded(value):
+    """A large whole number in words: `38 million`, `1.1 billion`."""
+    return Markup(f"{value / 1e9:.1f} billion" if value >= 1e9 else f"{value / 1e6:.0f} million")
+
+
 def spelt(value):
     """A small whole number as a word, others in digits."""
     return Markup(WORDS[value]) if 0 <= value < len(WORDS) else count(value)
@@ -151,6 +156,7 @@ FILTERS = {
     "plain": plain,
     "percent": percent,
     "points": points,
+    "rounded": rounded,
     "share": share,
     "signed": signed,
     "spelt": spelt,

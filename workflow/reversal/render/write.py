@@ -20,7 +20,7 @@ def numbers_file(given, output, *, config, trained):
         completions=dict(zip(names, given.completions, strict=True)),
         data=_by_stem(given.data),
         published=given.published,
-        references=sorted({str(Path(path).parent) for path in given.reference if path.endswith("provenance.json")}),
+        kept=[Path(path).parent for path in given.kept if path.endswith("numbers.json")],
     )
     _write(json.dumps(numbers.compute(found), indent=1, ensure_ascii=False) + "\n", output)
 
