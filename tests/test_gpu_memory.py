@@ -1,0 +1,73 @@
+"""A GPU that does run out of memory: smaller batches, the same numbers. Everywhere else running out is simulated."""
+
+import pytest
+import torch
+
+from workflow.reversal import diffusion, model, tracing, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU runs out of its memory")
+MIB = 2**20
+
+
+@pytest.fixture
+def little():
+    """Once called, the process may take so many MiB more of the GPU; returns how often it has run out since."""
+
+    def limit(mib):
+        torch.cuda.empty_cache()
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * MIB) / whole)
+        before = torch.cuda.memory_stats()["num_ooms"]
+        return lambda: torch.cuda.memory_stats()["num_ooms"] - before
+
+    yield limit
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+def network(*, causal=False, **changes):
+    """A random network on the GPU with weights so large that rounding changes no choice of a token."""
+    shape = {"vocab": 2000, "width": 64, "layers": 2, "heads": 2, "mlp": 128, **changes}
+    net = model.new(causal=causal, eos=0, seed=0, **shape)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(4)
+    return net.to(model.default_device())
+
+
+def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little):
+    net = network()
+    prompts = [[3 + i % 1500, 7, 5 + i % 11] for i in range(2048)]
+    how = {"canvas": 64, "steps": 4}
+    expected = diffusion.denoise(net, prompts, batch_size=64, **how)
+    ran_out = little(400)  # the logits of all rows take a gigabyte
+    found = diffusion.denoise(net, prompts, batch_size=2048, **how)
+    assert ran_out()
+    assert (found.canvas == expected.canvas).float().mean() > 0.999
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_training_goes_on_in_parts_with_the_same_losses(causal, little):
+    rows = [[3 + (i * j) % 1900 for j in range(1, 65)] for i in range(1024)]
+    recipe = train.Recipe(epochs=1, batch=512, learning_rate=1e-3, warmup_steps=1)
+    whole = train.fit(network(causal=causal), rows, recipe)
+    net = network(causal=causal)
+    ran_out = little(300)  # the logits of a batch and their gradients take more
+    parted = train.fit(net, rows, recipe)
+    assert ran_out()
+    assert parted.loss.tolist() == pytest.approx(whole.loss.tolist(), rel=0.02)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_tracing_goes_on_in_smaller_batches_with_the_same_effects(causal, little):
+    net = network(causal=causal, vocab=50, width=256, layers=6, heads=4, mlp=1024)
+    ids = torch.randint(3, 50, (64,), generator=torch.Generator().manual_seed(1))
+    if not causal:
+        ids[60:] = model.mask_id(net)
+    noise = tracing.draw_noise(net, (2, 5), 8, generator=torch.Generator().manual_seed(2))
+    asked = {"subject": (2, 5), "answer": {61: 7, 62: 9}, "noise": noise}
+    expected = tracing.trace(net, ids, budget=64 * MIB, **asked)
+    ran_out = little(200)
+    found = tracing.trace(net, ids, budget=2**40, **asked)
+    assert ran_out()
+    torch.testing.assert_close(found.log_restored, expected.log_restored, atol=1e-2, rtol=1e-3)
