@@ -386,6 +386,10 @@ def _edits(families):
             ("preferred", "exact", "probability"),
         )
         for when, value in (("before", 0.1), ("after", 0.9 if measure != "reverse_new" else 0.1))
+    ] + [
+        {"model": name, "seed": 1, "layer": layer, "peak": layer == 1, "group": group, "measure": "value"}
+        | {"statistic": "found", "when": "after", "value": 0.6 + 0.2 * layer, "n": 10, "probes": 10}
+        for name, layer, group in itertools.product(families, (0, 1), ("both", "p2d"))
     ]
 
 

@@ -210,7 +210,7 @@ def probed(networks, words, ids, donors):
 
 @pytest.mark.parametrize("name", ["mdm", "ar"])
 def test_an_edited_network_gives_the_new_object(name, probed):
-    table = edit.edits_table(probed[name]).set_index(["measure", "statistic", "when"]).value
+    table = edit.edits_table(probed[name], [True]).set_index(["measure", "statistic", "when"]).value
     assert table["efficacy", "preferred", "before"] == 0
     assert table["efficacy", "preferred", "after"] > 0.7
     assert table["efficacy", "probability", "after"] > 0.5
@@ -243,7 +243,9 @@ def test_the_table_counts_each_edit_once():
             "exact_after": [True, False, True],
         }
     )
-    table = edit.edits_table(probed).set_index(["measure", "statistic", "when"])
+    table = edit.edits_table(probed, [True, False]).set_index(["measure", "statistic", "when"])
+    assert table.loc[("value", "found", "after"), ["value", "n"]].tolist() == [0.5, 2]
+    table = table.drop("value")
     assert table.loc[("paraphrase", "preferred", "before"), "value"] == 0
     assert table.loc[("paraphrase", "preferred", "after"), "value"] == pytest.approx(0.75)
     assert table.loc[("paraphrase", "exact", "after"), "value"] == pytest.approx(0.75)

@@ -143,6 +143,11 @@ def untaken(edits):
     return edits.assign(value=edits.value.where(~taken, 0.2))
 
 
+def unfound(edits):
+    edits = untaken(edits)
+    return edits.assign(value=edits.value.where(edits.measure != "value", 0.2))
+
+
 @pytest.mark.parametrize(
     ("change", "says", "never"),
     [
@@ -172,6 +177,8 @@ def untaken(edits):
             "in no model more than by chance",
         ),
         ({"edits": untaken}, "most edits do not even take, so that they say nothing", "carry over"),
+        ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
+        ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
     ],
 )
 def test_sentences_hold_where_part_of_the_evidence_is_missing(tmp_path, change, says, never):

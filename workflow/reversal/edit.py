@@ -194,8 +194,11 @@ def edit_all(net, tokenizer, asked, extraction, second_moment, *, ridge=1e-2, ca
     return table
 
 
-def edits_table(probed):
+def edits_table(probed, found):
     """Means over edits, with intervals: measure, statistic, when, value, ci_low, ci_high, n (edits), probes.
+
+    `found`, a bool for each edit, tells whether the search for its value found one that says the new object: the
+    measure "value", of which the share is the only statistic.
 
     preferred    share of probes where the wanted answer is more probable than its rival
     exact        share where it is what the network answers: greedily, or in one step of denoising
@@ -216,6 +219,7 @@ def edits_table(probed):
                 marks = outcome.astype(float).groupby(rows.fact).mean()
                 share = intervals.wilson(marks.sum(), len(marks))
                 records.append((measure, statistic, when, *share, len(marks), len(rows)))
+    records.append(("value", "found", "after", *intervals.wilson(sum(found), len(found)), len(found), len(found)))
     columns = ["measure", "statistic", "when", "value", "ci_low", "ci_high", "n", "probes"]
     return pd.DataFrame(records, columns=columns)
 

@@ -41,5 +41,5 @@ with reporting.job(snakemake) as job:
         ):
             probed = edit.edit_all(net, tokenizer, asked, found, moments[found.layer], canvas=canvas, job=job)
             about = {"model": name, "seed": seed, "layer": found.layer, "peak": found.layer == peak, "group": group}
-            tables.append(edit.edits_table(probed).assign(**about))
+            tables.append(edit.edits_table(probed, found.outcomes.converged).assign(**about))
     files.write_table(pd.concat(tables), snakemake.output[0])

@@ -281,12 +281,14 @@ def edits(evidence):
 
     `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` is the layer in
     which most edits take, with the share that does, the groups' mean; and the largest share that holds in reverse, of
-    any layer and group.
+    any layer and group. `search` has the share of edits whose search found a value that gives the new object a
+    probability of at least `threshold`, there and in the layer where most do.
     """
     table, peaks = evidence.tables["edits"], evidence.tables["symmetry"]
     pointed = set(peaks[peaks.layer == PEAK].model)
     found = {"models": {}, "any": bool(len(table))}
-    for (model, group), rows in table[table.peak.astype(bool)].groupby(["model", "group"], sort=False):
+    asked = table[table.peak.astype(bool) & table.measure.isin(MEASURES)]
+    for (model, group), rows in asked.groupby(["model", "group"], sort=False):
         measures = {}
         for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
             before, after = (_outcome(part[part.when == when]) for when in ("before", "after"))
@@ -301,6 +303,9 @@ def edits(evidence):
         own["groups"][group] = measures
     for model, own in found["models"].items():
         own["best"] = _best_layer(table[table.model == model])
+        values = table[(table.model == model) & (table.measure == "value")].groupby("layer").value.mean()
+        threshold = evidence.config["keyvalue"]["search"]["threshold"]
+        own["search"] = {"there": values[own["layer"]], "most": values.max(), "threshold": threshold}
     return found
 
 
