@@ -28,7 +28,8 @@ from workflow.reversal.render import numbers, provenance
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "symmetry", "edits")
 # What the post tells of another run.
-NUMBERS = ("study", "networks", "recall", "tracing", "keyvalue", "symmetry", "edits")
+NUMBERS = ("study", "networks", "training", "sampling", "recall", "likelihood")
+NUMBERS += ("tracing", "keyvalue", "symmetry", "edits")
 PACKAGES = ("torch", "transformers", "snakemake")
 GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")
 
@@ -74,11 +75,12 @@ def hardware():
     return f"{platform.machine()}, no GPU"
 
 
-def keep(results, kept, *, config, commit, costs_of=None, remark=None):
-    """Copy what is kept of a folder of results to the folder `kept`; costs alone where `costs_of` names them.
+def keep(results, folder, *, config, commit, costs_of=None, remark=None, caveat=None):
+    """Put what is kept of a folder of results in the place of `folder`; costs alone where `costs_of` names them.
 
-    `remark` tells what else the costs depend on.
+    `remark` tells what else the costs depend on, `caveat` what a reader of the results must know.
     """
+    kept = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     if not costs_of:
@@ -92,6 +94,7 @@ def keep(results, kept, *, config, commit, costs_of=None, remark=None):
         "study": costs_of or f"studies/{config['study']}.yaml",
         "hardware": hardware(),
         **({"remark": remark} if remark else {}),
+        **({"caveat": caveat} if caveat else {}),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
         "commit": commit,
@@ -99,6 +102,8 @@ def keep(results, kept, *, config, commit, costs_of=None, remark=None):
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
     _write(made, kept / "provenance.json")
+    shutil.rmtree(folder, ignore_errors=True)
+    kept.rename(folder)
 
 
 def _write(value, file):
@@ -111,6 +116,7 @@ def main():
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
     parser.add_argument("--costs-of", default=None, help="keep costs alone, and name them so")
     parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")
+    parser.add_argument("--caveat", default=None, help="what a reader of the results must know, a sentence")
     options = parser.parse_args()
     config = configuration(ROOT / "config.yaml", *options.study)
     commit = options.commit or provenance.commit(ROOT)
@@ -121,6 +127,7 @@ def main():
         commit=commit,
         costs_of=options.costs_of,
         remark=options.remark,
+        caveat=options.caveat,
     )
 
 

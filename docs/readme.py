@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from workflow.reversal import corruptions
+
 from . import keep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,6 +17,8 @@ KEPT = {  # {folder: what its results were made with}
     file.parent: json.loads(file.read_text(encoding="utf-8"))
     for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))
 }
+DATA = {True: "Generated data", False: "The data of Berglund et al. (2023)"}
+MORE = " (more than was lost: the rest of the run stays as the noise left it)"
 SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 
 
@@ -50,7 +54,7 @@ def pathways(effects):
         effects.step.isna()
         & (effects.stage == "all")
         & (effects.score == "probability")
-        & (effects.corruption == "gaussian")
+        & (effects.corruption == corruptions.main(effects.corruption))
         & effects.kind.isin(("state", "total"))
     ]
     sentences = []
@@ -58,42 +62,61 @@ def pathways(effects):
         mine = rows[(rows.model == "mdm") & (rows.split == split)]
         if mine.empty:
             continue
-        cost = mine[mine.kind == "total"]["mean"].iloc[0]
+        cost = mine[mine.kind == "total"].iloc[0]
+        if not cost.ci_low > 0:
+            sentences.append(
+                f"Asked in reverse for {asked}, hiding the subject makes no clear difference ({cost['mean']:.2f} "
+                f"[{cost.ci_low:.2f}, {cost.ci_high:.2f}] of the answer's probability, {cost.n} facts)."
+            )
+            continue
         subject = mine[(mine.role == "whole subject") & (mine.layer == 0)]["mean"].iloc[0]
         last = mine.layer.max()
         masks = mine[(mine.role == "masked answer") & (mine.layer == last)]["mean"].iloc[0]
         revealed = mine[mine.role == "revealed answer"]["mean"].max()
         sentences.append(
-            f"Asked in reverse for {asked}, hiding the subject costs {cost:.2f} of the answer's probability. Restoring "
-            f"its states at the first layer brings back {subject:.2f}, that of each still masked answer token at the "
-            f"last layer {masks:.2f}, and that of an already revealed one at most {max(revealed, 0):.3f} at any layer."
+            f"Asked in reverse for {asked}, hiding the subject costs {cost['mean']:.2f} of the answer's probability. "
+            f"Restoring its states at the first layer brings back {subject:.2f}"
+            f"{MORE if subject > cost['mean'] else ''}, that of each still masked answer token at the last layer "
+            f"{masks:.2f}, and that of an already revealed one "
+            f"{f'at most {revealed:.3f}' if revealed >= 0.0005 else 'nothing'} at any layer."
         )
     return " ".join(sentences)
 
 
 def symmetry(table):
-    """Which comparisons of forward and reverse memories survive correction, where MLPs peak."""
-    peak = table[(table.layer == "peak") & (table.statistic == "debiased_cka") & table.p_adjusted.notna()]
+    """Which comparisons of forward and reverse memories survive correction, where MLPs peak and layer by layer."""
+    table = table[(table.statistic == "debiased_cka") & table.p_adjusted.notna()]
     lines = []
-    for (model, stage), rows in peak.groupby(["model", "stage"], sort=False):
-        found = rows[rows.p_adjusted < 0.05]
-        named = "; ".join(f"{row.comparison} {row.value:.2f}" for row in found.itertuples()) or "none"
+    for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
+        peak, layers = rows[rows.layer == "peak"], rows[rows.layer != "peak"]
+        found = peak[peak.p_adjusted < 0.05]
+        named = "; ".join(f"{row.comparison} {row.value:.2f}" for row in found.itertuples())
         label = f"{model} before fine-tuning" if stage == "base" else model
-        lines.append(f"- {label}: {len(found)} of {len(rows)} ({named})")
+        line = f"- {label}: {len(found)} of {len(peak)}{f' ({named})' if named else ''}"
+        others = (layers.p_adjusted < 0.05).groupby(layers.layer.astype(int)).agg(["sum", "size"])
+        others = others[others["sum"] > 0]
+        if len(others):
+            by_layer = (f"{row['sum']} of {row['size']} in layer {layer}" for layer, row in others.iterrows())
+            line += f"; of all layers: {', '.join(by_layer)}"
+        lines.append(line)
     return "\n".join(lines)
 
 
 def edits(table):
     """What a rank-one edit does forward and in reverse."""
-    rows = table[table.peak & (table.statistic == "preferred") & (table.when == "after")]
+    rows = table[table.peak & (table.statistic == "preferred")]
     lines = [
-        "| model, trained | edited question | paraphrases | neighbours kept | reverse, new object |",
-        "|---|---|---|---|---|",
+        "| model, trained | edited question | paraphrases | neighbours' own answer | reverse: edited person | edits |",
+        "|---|---|---|---|---|---|",
     ]
     for (model, group), mine in rows.groupby(["model", "group"], sort=False):
-        shares = mine.set_index("measure").value
+        shares = mine.set_index(["measure", "when"]).value * 100
         measures = ("efficacy", "paraphrase", "specificity", "reverse_new")
-        cells = [f"{100 * shares[name]:.0f}" if name in shares else "–" for name in measures]
+        cells = [
+            f"{shares[name, 'before']:.0f} → {shares[name, 'after']:.0f}" if (name, "after") in shares else "–"
+            for name in measures
+        ]
+        cells.append(f"{mine.n.iloc[0]}")
         trained = {"both": "both ways", "p2d": "person → description"}.get(group, group)
         lines.append(f"| {model}, {trained} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -142,7 +165,8 @@ SECTIONS = {
     ),
     "edits": (
         edits,
-        "**Edits.** After ROME's rank-one edit the new answer is preferred, or the neighbour's kept, in percent:\n\n{}",
+        "**Edits.** In how many percent of questions the wanted answer is likelier than its rival, before and after "
+        "ROME's\nrank-one edit:\n\n{}",
     ),
 }
 
@@ -187,8 +211,9 @@ def larger():
             continue
         study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
         told.append(
-            f"## What `{made['study']}` finds\n\nNetworks of {study['largest']:,} parameters, {made['hardware']}, "
-            f"{made['date']}, commit {made['commit']}. Recall in percent, published (SMDM-1028M) / ours:"
+            f"## What `{made['study']}` finds\n\n{DATA[study['generated']]}, networks of {study['largest']:,} "
+            f"parameters, {len(study['seeds'])} seed; {made['hardware']}, {made['date']}, commit {made['commit']}. "
+            f"{made.get('caveat', '')}\n\nRecall in percent, of SMDM-1028M as published / of ours with 95% intervals:"
         )
         told.append(beside(pd.read_csv(folder / "step_scaling.csv"), published))
         told += sections(folder, ("causal_trace", "symmetry", "edits"))
@@ -200,7 +225,7 @@ def beside(scaling, published):
 
     def cell(steps, split, rows):
         known = f"{published.loc[steps, split]:.0f}" if steps in published.index else "–"
-        return f"{known} / {100 * rows.accuracy.mean():.0f}"
+        return f"{known} / {percent(rows.iloc[0])}"
 
     return by_steps(scaling, cell)
 

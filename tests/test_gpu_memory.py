@@ -49,13 +49,13 @@ def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little):
 @pytest.mark.parametrize("causal", [True, False])
 def test_training_goes_on_in_parts_with_the_same_losses(causal, little):
     rows = [[3 + (i * j) % 1900 for j in range(1, 65)] for i in range(1024)]
-    recipe = train.Recipe(epochs=1, batch=512, learning_rate=1e-3, warmup_steps=1)
+    recipe = train.Recipe(epochs=2, batch=512, learning_rate=1e-3, warmup_steps=1)
     whole = train.fit(network(causal=causal), rows, recipe)
     net = network(causal=causal)
     ran_out = little(300)  # the logits of a batch and their gradients take more
     parted = train.fit(net, rows, recipe)
     assert ran_out()
-    assert parted.loss.tolist() == pytest.approx(whole.loss.tolist(), rel=0.02)
+    assert parted.loss.tolist() == pytest.approx(whole.loss.tolist(), rel=5e-3)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -67,8 +67,8 @@ def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_p
 def test_published_values_stand_before_ours_in_the_readme(kept):
     published = pd.DataFrame({"steps": [4], **{split: [97.6] for split in readme.SPLITS}}).set_index("steps")
     table = readme.beside(pd.read_csv(kept / "step_scaling.csv"), published)
-    assert "| mdm, 4 | 98 / 100 | 98 / 90 | 98 / 100 | 98 / 90 |" in table
-    assert "| ar, token by token | – / 100 | – / 0 | – / 100 | – / 0 |" in table
+    assert "| mdm, 4 | 98 / 100 (95–100) | 98 / 90 (85–95) | 98 / 100 (95–100) | 98 / 90 (85–95) |" in table
+    assert "| ar, token by token | – / 100 (95–100) | – / 0 (0–5) | – / 100 (95–100) | – / 0 (0–5) |" in table
 
 
 def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are(tmp_path):

@@ -176,7 +176,7 @@ def unfound(edits):
             "Too few facts have ",
             "in no model more than by chance",
         ),
-        ({"edits": untaken}, "most edits do not even take, so that they say nothing", "carry over"),
+        ({"edits": untaken}, "most edits do not even take, so that they say nothing", "clearly carry over"),
         ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
         ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
     ],
@@ -345,7 +345,10 @@ def test_a_run_kept_with_the_paper_is_told_beside_the_study_with_its_own_numbers
     [row] = re.findall(r"<tr><th scope=\"row\">MDM, 32</th>(.*?)</tr>", section)
     assert row.startswith(f"<td>97.7</td><td>{100 * last['estimate']:.1f}%")
     assert all(f'id="figure-published-{name}"' in section for name in ("step-scaling", "trace-average"))
-    assert "With the published data and networks of " in text.split("## Abstract")[0]
+    assert re.search("With the published data .* and networks of 38 million parameters, the MDM", text)
+    assert made["caveat"] in section and "study made-up" not in section
+    layers = {one["layer"]: one["significant"] for one in numbers["symmetry"]["models"]["mdm"]["by_layer"]}
+    assert f"{layers[7]} in layer 7" in section and "Where tracing points" not in section
 
 
 def test_every_number_names_a_source(made):
@@ -387,3 +390,16 @@ def test_the_commit_is_unknown_outside_a_repository(tmp_path):
 def test_the_fingerprint_tells_configurations_apart():
     assert provenance.fingerprint({"a": 1, "b": 2}) == provenance.fingerprint({"b": 2, "a": 1})
     assert provenance.fingerprint({"a": 1}) != provenance.fingerprint({"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (1_681_536, "1.7 million"),
+        (37_899_776, "38 million"),
+        (1_142_367_744, "1.1 billion"),
+        (999_600_000, "1.0 billion"),
+    ],
+)
+def test_sizes_are_told_roughly_in_words(value, words):
+    assert wording.rounded(value) == words

@@ -167,6 +167,16 @@ def test_roles_of_the_prompt(subject, expected):
     assert trace_study.roles(found, canvas, 10, 99) == expected + after
 
 
+def test_where_the_subject_ends_the_prompt_an_autoregressive_network_reads_the_answer_off_it():
+    found = question((4, 6), prompt=6, answer=(7, 9))
+    assert trace_study.roles(found, [0] * 8, 8, None)[3:7] == [
+        "prior prompt",
+        "first subject",
+        "last prompt",
+        "revealed canvas",
+    ]
+
+
 def test_steps_are_thinned_evenly_with_both_ends():
     assert trace_study.evenly(3, 3, 4) == [3]
     assert trace_study.evenly(3, 5, 4) == [3, 4, 5]

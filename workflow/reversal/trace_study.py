@@ -237,10 +237,11 @@ def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
                 if masked
                 else [tracing.score(own[0], [i]) for i in range(len(found.steps))]
             )
+    mask = model.mask_id(net) if masked else None
     return FactTrace(
         about=_about(tokenizer, found),
         steps=list(found.steps),
-        roles=[[*roles(found, canvas, length, model.mask_id(net)), "whole subject"] for canvas in found.canvases],
+        roles=[[*roles(found, canvas, length, mask), "whole subject"] for canvas in found.canvases],
         kinds=kinds,
         arrays=_arrays(restored, kinds),
     )
@@ -290,15 +291,21 @@ def _field(prefix, trace, name):
 
 
 def roles(found, canvas, length, mask):
-    """The role of each of `length` positions when the network sees `canvas`; None beyond it."""
-    return [_role(found, place, canvas[place] == mask) if place < len(canvas) else None for place in range(length)]
+    """The role of each of `length` positions when the network sees `canvas`; None beyond it.
+
+    `mask` is None for an autoregressive network. It reads the answer off the last prompt token: that is what this is,
+    also where the subject ends the prompt.
+    """
+    return [_role(found, place, canvas[place], mask) if place < len(canvas) else None for place in range(length)]
 
 
-def _role(found, place, masked):
+def _role(found, place, token, mask):
     first, end = found.subject
     if place >= found.prompt:
         part = "answer" if found.answer[0] <= place < found.answer[1] else "canvas"
-        return f"masked {part}" if masked else f"revealed {part}"
+        return f"masked {part}" if token == mask else f"revealed {part}"
+    if mask is None and place == found.prompt - 1:
+        return "last prompt"
     if first <= place < end:
         return "last subject" if place == end - 1 else "first subject" if place == first else "middle subject"
     if place < first:

@@ -141,6 +141,7 @@ rule figure_step_scaling:
 use rule figure_step_scaling as figure_kept_step_scaling with:
     input:
         scaling=local("paper/reference/{run}/step_scaling.csv"),
+        about=local("paper/reference/{run}/numbers.json"),
         published=lambda wildcards: [] if kept(wildcards.run)["generated"] else local("paper/table3.csv"),
         words=local("paper/alt.yaml"),
         code=library(*DRAWING, "figures/recall"),
@@ -200,6 +201,7 @@ use rule figure_trace_average as figure_trace_steps with:
 use rule figure_trace_average as figure_kept_trace_average with:
     input:
         table=local("paper/reference/{run}/causal_trace.csv"),
+        about=local("paper/reference/{run}/numbers.json"),
         words=local("paper/alt.yaml"),
         code=library(*DRAWING, "corruptions", "figures/tracing"),
     output:

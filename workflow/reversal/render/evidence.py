@@ -101,11 +101,11 @@ def network(folder):
 
 
 def run(folder):
-    """The numbers of a run kept with the paper, and how it was "made", as (name, text) pairs."""
+    """The numbers of a run kept with the paper, its `folder`, and how it was "made", as {name: text}."""
     numbers, made = (
         json.loads(Path(folder, file).read_text(encoding="utf-8")) for file in ("numbers.json", "provenance.json")
     )
-    return numbers | {"made": list(_told(made))}
+    return numbers | {"folder": Path(folder).name, "made": dict(_told(made))}
 
 
 def _told(made):

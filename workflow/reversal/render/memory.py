@@ -44,19 +44,30 @@ def tracing(evidence):
         by_split = {split: own[own.split == split] for split in traced}
         peaks = {split: _peaks(rows) for split, rows in by_split.items()}
         totals = {split: _totals(rows) for split, rows in by_split.items()}
+        enough = {split: peak for split, peak in peaks.items() if facts[split]["traced"] >= FEWEST_FACTS} or peaks
+        clear = {split for split, total in totals.items() if total["total"]["verdict"] == "more"}
         found["models"][model] = {
             "facts": facts,
             "traced": sum(count["traced"] for count in facts.values()),
             "asked": sum(count["asked"] for count in facts.values()),
             "untraced": [outcome for outcome in asked[asked.n > 0].outcome.unique() if outcome != "traced"],
+            "compared": list(enough),
             "total": totals,
-            "total_range": _ends([total["total"]["estimate"] for total in totals.values()]),
+            "total_range": _ends([totals[split]["total"]["estimate"] for split in enough]),
             "peak": peaks,
-            "range": {kind: _range(peaks, kind) for kind in KINDS if any(kind in peak for peak in peaks.values())},
+            "range": {kind: _range(enough, kind) for kind in KINDS if any(kind in peak for peak in enough.values())},
             "stages": _known({split: _stages(rows) for split, rows in by_split.items()}),
             "severed": _all_severed(effects, traced),
-            "alike": {name: _alike(own, "split", pair) for name, pair in PAIRS.items() if set(pair) <= set(traced)},
-            "questions": _alike(own, "split", QUESTIONS) if set(QUESTIONS) <= set(traced) else None,
+            "alike": {
+                name: _alike(own, "split", pair, clear=set(pair) <= clear)
+                for name, pair in PAIRS.items()
+                if set(pair) <= set(traced)
+            },
+            "questions": (
+                _alike(own, "split", QUESTIONS, clear=set(QUESTIONS) <= clear)
+                if set(QUESTIONS) <= set(traced)
+                else None
+            ),
             "robust": {
                 other: _alike(effects, "corruption", (main, other))
                 for other in effects.corruption.unique()
@@ -181,18 +192,22 @@ def _severed(rows):
     return {kind: 1 - one / best["estimate"] for kind, one in left.items()} | {"layer": best["layer"]}
 
 
-def _alike(rows, column, pair):
-    """Correlation of two sets of effects of MLPs and attention over roles, layers and what else tells them apart."""
+def _alike(rows, column, pair, clear=True):
+    """Correlation of two sets of effects of MLPs and attention over roles, layers and what else tells them apart.
+
+    They are `enough` to be compared where both are of several facts and hiding the subject has a `clear` effect.
+    """
     rows = rows[(rows.stage == "all") & rows.kind.isin(("mlp", "attn")) & rows[column].isin(pair)]
     keys = [key for key in ("kind", "role", "layer", "split") if key != column]
     cells = rows.groupby([*keys, column])["mean"].mean().unstack(column)
     cells = cells[list(pair)].dropna() if set(pair) <= set(cells) else pd.DataFrame()
     facts = int(rows.groupby([column, "seed", "split"]).n.max().min()) if len(cells) else 0
-    enough = len(cells) > 2 and facts >= FEWEST_FACTS
+    few = len(cells) <= 2 or facts < FEWEST_FACTS
     return {
         "correlation": cells[pair[0]].corr(cells[pair[1]]) if len(cells) > 2 else math.nan,
         "facts": facts,
-        "enough": enough,
+        "few": few,
+        "enough": clear and not few,
     }
 
 
@@ -226,10 +241,12 @@ def symmetry(evidence):
     """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
 
     `pairing` counts the tests that ask whether the same facts correspond, `directions` those that ask only whether both
-    runs use the same directions of their space.
+    runs use the same directions of their space. `by_layer` has the pairing tests of every layer.
     """
     table = evidence.tables["symmetry"]
-    table = table[(table.layer == PEAK) & table.value.notna()]
+    table = table[table.value.notna()]
+    layers = table[table.layer != PEAK]
+    table = table[table.layer == PEAK]
     found = {"models": {}, "labels": {}}
     for (model, base), rows in table.groupby(["model", table.stage == BASE], sort=False):
         who = _who(model, base)
@@ -251,6 +268,7 @@ def symmetry(evidence):
             **{kind: {"tests": len(each), "significant": sum(each)} for kind, each in corrected.items()},
             "facts": int(rows.n.min()),
             "comparisons": tests,
+            "by_layer": _by_layer(layers[(layers.model == model) & ((layers.stage == BASE) == base)]),
         }
         if set(HEADLINES.values()) <= set(tests):
             found["models"][who] |= {what: tests[pair]["debiased_cka"] for what, pair in HEADLINES.items()}
@@ -264,6 +282,16 @@ def symmetry(evidence):
         if all("name" in found["models"].get(who, {}) for who in (model, f"{model} base"))
     }
     return found
+
+
+def _by_layer(rows):
+    """For each layer how many tests ask whether the same facts correspond, and how many find it in every seed."""
+    tests = rows[(rows.statistic != "subspace_overlap") & rows.p_adjusted.notna()]
+    found = tests.p_adjusted.groupby([tests.layer.astype(int), tests.comparison, tests.statistic]).max() < SIGNIFICANT
+    return [
+        {"layer": int(layer), "tests": len(each), "significant": int(each.sum())}
+        for layer, each in found.groupby(level=0)
+    ]
 
 
 def _test(rows):
@@ -282,7 +310,7 @@ def edits(evidence):
     `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` is the layer in
     which most edits take, with the share that does, the groups' mean; and the largest share that holds in reverse, of
     any layer and group. `search` has the share of edits whose search found a value that gives the new object a
-    probability of at least `threshold`, there and in the layer where most do.
+    probability of at least `threshold`, there and in the layer where most do, and whether even there most `failed`.
     """
     table, peaks = evidence.tables["edits"], evidence.tables["symmetry"]
     pointed = set(peaks[peaks.layer == PEAK].model)
@@ -306,6 +334,7 @@ def edits(evidence):
         values = table[(table.model == model) & (table.measure == "value")].groupby("layer").value.mean()
         threshold = evidence.config["keyvalue"]["search"]["threshold"]
         own["search"] = {"there": values[own["layer"]], "most": values.max(), "threshold": threshold}
+        own["search"]["failed"] = bool(values.max() < 0.5)
     return found
 
 

@@ -104,13 +104,15 @@ class Writer:
         self.labels.cited += keys
         return Markup(self.medium.cite(keys, self.known or self.labels))
 
-    def see(self, kind, name):
+    def see(self, kind, name, run=None):
         """A link to a figure or a table, which may come later in the text."""
+        name = self.label(name, run)
         shown = {"figure": "Figure", "table": "Table"}[kind]
         return Markup(f"[{shown} {self._number(kind, name)}](#{kind}-{markdown.slug(name)})")
 
-    def figure(self, name, *, caller):
-        """A figure with its caption, the text of the call block."""
+    def figure(self, name, run=None, *, caller):
+        """A figure with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
+        name = self.label(name, run)
         if name not in self.material.figures:
             raise UserError(f"figure {name} is used but not produced; produced: {', '.join(self.material.figures)}")
         if name in self.labels.figures:
@@ -122,16 +124,14 @@ class Writer:
             f'<figure id="figure-{markdown.slug(name)}">',
             self.medium.picture(f'<img src="{image}" alt="{alternative}">'),
             f"<figcaption><strong>Figure {self._number('figure', name)}.</strong> {self._caption(caller)}</figcaption>",
-            self._made(f"figures/{name}.svg"),
+            self._made(f"figures/{name}.svg") if run is None else self._kept(run),
             "</figure>",
         )
 
     def table(self, name, run=None, *, caller):
         """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
         table = tables.TABLES[name](self.material.numbers | (run or {}))
-        if run:
-            name = f"{run['study']['name']}-{name}"
-            table = table._replace(sources=("paper/reference",))
+        name = self.label(name, run)
         if name in self.labels.tables:
             raise UserError(f"table {name} is used twice")
         self.labels.tables.append(name)
@@ -140,9 +140,13 @@ class Writer:
             f'<figure class="table-block" id="table-{markdown.slug(name)}">',
             f"<figcaption><strong>Table {self._number('table', name)}.</strong> {self._caption(caller)}</figcaption>",
             f'<div class="table-scroll" tabindex="0">\n{tables.html(table)}\n</div>',
-            self._made(*table.sources),
+            self._made(*table.sources) if run is None else self._kept(run),
             "</figure>",
         )
+
+    def label(self, name, run):
+        """What a figure or a table is called: those of a `run` kept with the paper begin with its folder."""
+        return f"{run['folder']}_{name}" if run else name
 
     def produced(self, name):
         """Whether a figure that not every study makes is there."""
@@ -161,6 +165,12 @@ class Writer:
 
     def _made(self, *files):
         return f'<p class="made">{wording.attribute(self.material.origin.of(*files))}</p>'
+
+    def _kept(self, run):
+        made = run["made"]
+        parts = (f"kept in paper/reference/{run['folder']}", made["study"], f"configuration {made['configuration']}")
+        parts += (f"commit {made['commit']}", f"made {made['date']}")
+        return f'<p class="made">{wording.attribute(" · ".join(parts))}</p>'
 
     def _block(self, *lines):
         # A blank line would end the block of raw HTML.
@@ -193,15 +203,15 @@ def _render(template, writer):
         keep_trailing_newline=True,
     )
     environment.filters |= wording.FILTERS
-    context = writer.material.numbers | {
-        "paper": writer.material.paper,
-        "medium": writer.medium.name,
-        "cite": writer.cite,
-        "see": writer.see,
-        "figure": writer.figure,
-        "table": writer.table,
-        "produced": writer.produced,
-    }
+    functions = {name: getattr(writer, name) for name in ("cite", "see", "figure", "table", "produced")}
+
+    def tell(run):
+        # Nothing but the run's own numbers: what it lacks is a mistake, not the study's.
+        others = {"published": writer.material.numbers["published"], "run": run}
+        return Markup(environment.get_template("kept.md.j2").render(run | functions | others))
+
+    context = writer.material.numbers | functions
+    context |= {"paper": writer.material.paper, "medium": writer.medium.name, "tell": tell}
     try:
         return environment.get_template(path.name).render(context), writer.labels
     except TemplateSyntaxError as error:

@@ -59,8 +59,11 @@ def count(value):
 
 
 def rounded(value):
-    """A large whole number in words: `38 million`, `1.1 billion`."""
-    return Markup(f"{value / 1e9:.1f} billion" if value >= 1e9 else f"{value / 1e6:.0f} million")
+    """A large whole number roughly, in words: `1.7 million`, `38 million`, `1.1 billion`."""
+    for size, name in ((1e9, "billion"), (1e6, "million")):
+        if value >= 0.9995 * size:
+            return Markup(f"{value / size:.{0 if value >= 9.95 * size else 1}f} {name}")
+    return count(value)
 
 
 def spelt(value):
