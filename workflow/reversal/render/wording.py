@@ -85,7 +85,8 @@ def percent(share, digits=0):
 
 def points(difference, digits=0):
     """A difference between shares in percentage points, with its sign."""
-    return signed(None if not known(difference) else 100 * difference, digits) + " points"
+    shown = signed(None if not known(difference) else 100 * difference, digits)
+    return shown + (" point" if shown in ("+1", f"{MINUS}1") else " points")
 
 
 def signed(value, digits=2):
