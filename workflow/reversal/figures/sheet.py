@@ -71,7 +71,7 @@ class Sheet:
             weight = "bold" if cell.bold else "normal"
             line = top + BOX / 2 + 0.36 * size
             self.text(middle, line, cell.text, size=size, mono=True, ha="center", color=cell.ink, fontweight=weight)
-            half = 0.65 * SMALL * len(cell.below) / 2
+            half = 0.65 * SMALL * len(cell.below) / 2 + 1
             # A note that would run into the one before it is left out.
             if cell.below and (row, middle - half) >= taken:
                 taken = (row, middle + half)

@@ -1,5 +1,6 @@
 """Do forward and reverse memories of a concept look alike? PCA, spectra, statistics by layer, retrieval."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -215,7 +216,8 @@ def _matrix(axes, rows, pairs, layers, low, high):
         star = "*" if p_values[i, j] < SIGNIFICANT else ""
         text = f"{_brief(values[i, j])}{star}" if len(layers) <= MOST_LABELLED else star
         axes.text(j, i, text, ha="center", va="center", fontsize=SMALL, color=ink_on(image.to_rgba(values[i, j])))
-    shown = sorted({round(i) for i in np.linspace(0, len(layers) - 1, min(len(layers), MOST_LABELLED))})
+    last, every = len(layers) - 1, math.ceil(len(layers) / MOST_LABELLED)
+    shown = [i for i in range(0, last, every) if last - i >= every] + [last]
     axes.set_xticks(shown, [layers[i] for i in shown])
     axes.tick_params(length=0)
     for side in axes.spines.values():

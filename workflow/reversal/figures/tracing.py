@@ -326,6 +326,9 @@ def trace_steps(table, *, models, score="probability"):
     for axes in grid[-1]:
         axes.set_xticks(range(len(STAGES)), STAGES.values())
         axes.set_xlim(-0.3, len(STAGES) - 0.7)
+    if score == "probability":  # an interval of few facts may reach beyond what an effect can be
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -1.05), min(high, 1.05))
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"courses": "; ".join(says)})
 
