@@ -130,7 +130,8 @@ class Writer:
 
     def table(self, name, run=None, *, caller):
         """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
-        table = tables.TABLES[name](self.material.numbers | (run or {}))
+        numbers = self.material.numbers
+        table = tables.TABLES[name](run | {"published": numbers["published"]} if run else numbers)
         name = self.label(name, run)
         if name in self.labels.tables:
             raise UserError(f"table {name} is used twice")

@@ -90,8 +90,7 @@ def _origin(given, config, makers, root):
     for kind in ("tables", "figures", "data"):
         files |= {f"{kind}/{Path(path).name}": path for path in getattr(given, kind)}
     files |= {f"models/{_model(path)}": path for path in given.models}
-    # Read as they are: the configuration, and results kept with the paper.
-    files |= {"config.yaml": given.numbers, "paper/reference": given.numbers}
+    files["config.yaml"] = given.numbers  # read as it is
     return provenance.Origin(
         study=config["study"],
         configuration=provenance.fingerprint(config),
