@@ -210,9 +210,10 @@ def larger():
         if not (folder / "numbers.json").is_file():
             continue
         study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
+        seeds = "one seed" if len(study["seeds"]) == 1 else f"{len(study['seeds'])} seeds"
         told.append(
             f"## What `{made['study']}` finds\n\n{DATA[study['generated']]}, networks of {study['largest']:,} "
-            f"parameters, {len(study['seeds'])} seed; {made['hardware']}, {made['date']}, commit {made['commit']}. "
+            f"parameters, {seeds}; {made['hardware']}, {made['date']}, commit {made['commit']}. "
             f"{made.get('caveat', '')}\n\nRecall in percent, of SMDM-1028M as published / of ours with 95% intervals:"
         )
         told.append(beside(pd.read_csv(folder / "step_scaling.csv"), published))

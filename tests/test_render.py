@@ -176,7 +176,11 @@ def unfound(edits):
             "Too few facts have ",
             "in no model more than by chance",
         ),
-        ({"edits": untaken}, "most edits do not even take, so that they say nothing", "clearly carry over"),
+        (
+            {"edits": untaken},
+            "most edits do not even take, so that they say nothing",
+            "an edit of the forward question",
+        ),
         ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
         ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
     ],

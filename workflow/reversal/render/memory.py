@@ -58,16 +58,8 @@ def tracing(evidence):
             "range": {kind: _range(enough, kind) for kind in KINDS if any(kind in peak for peak in enough.values())},
             "stages": _known({split: _stages(rows) for split, rows in by_split.items()}),
             "severed": _all_severed(effects, traced),
-            "alike": {
-                name: _alike(own, "split", pair, clear=set(pair) <= clear)
-                for name, pair in PAIRS.items()
-                if set(pair) <= set(traced)
-            },
-            "questions": (
-                _alike(own, "split", QUESTIONS, clear=set(QUESTIONS) <= clear)
-                if set(QUESTIONS) <= set(traced)
-                else None
-            ),
+            "alike": _known({name: _alike_splits(own, pair, traced, clear) for name, pair in PAIRS.items()}),
+            "questions": _alike_splits(own, QUESTIONS, traced, clear),
             "robust": {
                 other: _alike(effects, "corruption", (main, other))
                 for other in effects.corruption.unique()
@@ -88,7 +80,7 @@ def _counted(stages):
     verdicts = [one["change"]["verdict"] for one in stages.values()]
     revealed = [one["revealed"]["estimate"] for one in stages.values() if one["revealed"]]
     counts = {kind: verdicts.count(kind) for kind in ("more", "less", "unclear")}
-    return counts | {"all": len(verdicts), "revealed": _ends(revealed)}
+    return counts | {"revealed": _ends(revealed)}
 
 
 def _ends(values):
@@ -190,6 +182,11 @@ def _severed(rows):
     if any(math.isnan(one) for one in left.values()):
         return None
     return {kind: 1 - one / best["estimate"] for kind, one in left.items()} | {"layer": best["layer"]}
+
+
+def _alike_splits(rows, pair, traced, clear):
+    """How alike the effects of two splits are, both of which were `traced`; `clear` are those where hiding tells."""
+    return _alike(rows, "split", pair, clear=set(pair) <= clear) if set(pair) <= set(traced) else None
 
 
 def _alike(rows, column, pair, clear=True):
