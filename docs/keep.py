@@ -31,6 +31,7 @@ TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "s
 NUMBERS = ("study", "networks", "training", "sampling", "recall", "likelihood")
 NUMBERS += ("tracing", "keyvalue", "symmetry", "edits")
 PACKAGES = ("torch", "transformers", "snakemake")
+MEMORY_LINE = re.compile(r"(?<!GPU )memory: at most ([\d.]+) GiB")
 GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")
 
 
@@ -43,16 +44,22 @@ def configuration(*files):
 
 
 def costs(results):
-    """Seconds, memory (MB) and GPU memory (GiB; none where no GPU was used) of each measured job."""
+    """Seconds, memory and GPU memory (GiB; none where no GPU was used) of each measured job.
+
+    Snakemake sees a job's processes together, but looks only every half minute; the job tells its own peak.
+    """
     rows = []
     for file in sorted((results / "benchmarks").rglob("*.tsv")):
         job = file.relative_to(results / "benchmarks").with_suffix("")
         stage, model, *_ = (*job.parts, "")
         log = results / "logs" / job.with_suffix(".log")
-        used = GPU_LINE.findall(log.read_text(encoding="utf-8")) if log.is_file() else []
+        lines = log.read_text(encoding="utf-8") if log.is_file() else ""
         measured = pd.read_csv(file, sep="\t").iloc[-1]
-        rows.append((stage, model, measured.s, measured.max_rss, max(map(float, used), default=None)))
-    return pd.DataFrame(rows, columns=["stage", "model", "seconds", "memory_mb", "gpu_gib"])
+        memory = max([measured.max_rss / 1024, *map(float, MEMORY_LINE.findall(lines))])
+        rows.append(
+            (stage, model, measured.s, round(memory, 2), max(map(float, GPU_LINE.findall(lines)), default=None))
+        )
+    return pd.DataFrame(rows, columns=["stage", "model", "seconds", "memory_gib", "gpu_gib"])
 
 
 def averages(traces):

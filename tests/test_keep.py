@@ -25,9 +25,11 @@ def run(tmp_path):
     for job, seconds in (("finetune/mdm/seed_1", 8.0), ("finetune/ar/seed_1", 5.0), ("symmetry", 3.0)):
         file = results / f"benchmarks/{job}.tsv"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"s\tmax_rss\n{seconds}\t2000.0\n")
+        file.write_text(f"s\tmax_rss\n{seconds}\t2048.0\n")
     (results / "logs/finetune/mdm").mkdir(parents=True)
-    (results / "logs/finetune/mdm/seed_1.log").write_text("12:00:00 GPU memory: at most 24.5 GiB\n")
+    (results / "logs/finetune/mdm/seed_1.log").write_text(
+        "12:00:00 memory: at most 6.5 GiB\n12:00:00 GPU memory: at most 24.5 GiB\n"
+    )
     return results, given.config
 
 
@@ -42,10 +44,10 @@ def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
     told = json.loads((kept / "provenance.json").read_text())
     assert told["commit"] == "abc" and {"hardware", "versions", "configuration", "date"} <= set(told)
     table = readme.costs(pd.read_csv(kept / "costs.csv"))
-    assert "| fine-tuning | 8 s, 2.0 GB, 24.5 GiB of the GPU | 5 s, 2.0 GB |" in table
-    assert "| symmetry | 3 s, 2.0 GB, both models |  |" in table
+    assert "| fine-tuning | 8 s, 6.5 GiB, 24.5 GiB of the GPU | 5 s, 2.0 GiB |" in table
+    assert "| symmetry | 3 s, 2.0 GiB, both models |  |" in table
     half = pd.read_csv(kept / "costs.csv").query("model != 'mdm'")
-    assert "| fine-tuning | not measured | 5 s, 2.0 GB |" in readme.costs(half)
+    assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.costs(half)
     traces = pd.read_csv(kept / "causal_trace.csv")
     assert len(traces) and set(traces.stage) == {"all"}
     numbers = json.loads((kept / "numbers.json").read_text())
@@ -69,6 +71,20 @@ def test_published_values_stand_before_ours_in_the_readme(kept):
     table = readme.beside(pd.read_csv(kept / "step_scaling.csv"), published)
     assert "| mdm, 4 | 98 / 100 (95–100) | 98 / 90 (85–95) | 98 / 100 (95–100) | 98 / 90 (85–95) |" in table
     assert "| ar, token by token | – / 100 (95–100) | – / 0 (0–5) | – / 100 (95–100) | – / 0 (0–5) |" in table
+
+
+def test_the_readme_tells_a_kept_run_in_the_post_s_words_and_sets_only_published_data_beside_smdm(kept, monkeypatch):
+    monkeypatch.setattr(readme, "KEPT", {kept: json.loads((kept / "provenance.json").read_text())})
+    told = readme.larger()
+    numbers = json.loads((kept / "numbers.json").read_text())
+    assert numbers["study"]["generated"] and "SMDM" not in told
+    traced = numbers["tracing"]["models"]["mdm"]["facts"]["p2d_reverse"]["traced"]
+    assert f"- MDM, names asked in reverse ({traced} facts): hiding the subject costs" in told
+    assert "**Symmetry.** In the MDM, " in told and "**Edits.** In the MDM, " in told
+    assert "&" not in told
+    numbers["study"]["generated"] = False
+    (kept / "numbers.json").write_text(json.dumps(numbers))
+    assert "of SMDM-1028M as published / of ours" in readme.larger()
 
 
 def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are(tmp_path):

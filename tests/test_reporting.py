@@ -1,6 +1,10 @@
-"""Jobs: which GPUs they see."""
+"""Jobs: which GPUs they see, and what they tell of their memory."""
 
 import os
+import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -53,3 +57,18 @@ def test_where_there_is_no_choice_nothing_is_chosen(monkeypatch, wanted, there, 
 def test_only_gpus_that_the_user_or_slurm_shows_are_taken(monkeypatch):
     assert job(monkeypatch, 1, 2, "6,7") == "6"
     assert job(monkeypatch, 1, 2, "6,7") == "7"
+
+
+def test_a_job_tells_its_peak_of_memory_however_short(root, tmp_path):
+    script = (
+        "from types import SimpleNamespace\n"
+        "from workflow.reversal import reporting\n"
+        f"snakemake = SimpleNamespace(log=[{str(tmp_path / 'job.log')!r}], threads=1, input=[], output=[])\n"
+        "with reporting.job(snakemake):\n"
+        "    bytearray(b'1') * (600 * 2**20)\n"
+    )
+    # Through a shell, as Snakemake starts jobs: a process counts what the one that started it had.
+    shell = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)}; true"
+    subprocess.run(["sh", "-c", shell], cwd=root, check=True)
+    (told,) = re.findall(r" memory: at most ([\d.]+) GiB$", (tmp_path / "job.log").read_text(), re.MULTILINE)
+    assert 0.6 <= float(told) < 0.9

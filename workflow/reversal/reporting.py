@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -90,6 +91,7 @@ def job(snakemake):
         files.verify(snakemake.input, tell=lambda line: (running.say(line), print(line, file=sys.stderr)))
         yield running
         files.record(snakemake.output)
+        running.say(f"memory: at most {_peak_memory() / 2**30:.1f} GiB")
         if torch and torch.cuda.is_initialized():
             running.say(f"GPU memory: at most {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB")
     except UserError as error:
@@ -98,6 +100,12 @@ def job(snakemake):
         if words := files.full(error):
             _end(running, f"{words}: {getattr(error, 'filename', None) or ', '.join(snakemake.output)} was not written")
         raise
+
+
+def _peak_memory():
+    """The most bytes of memory that this process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _choose_gpus(wanted, there):

@@ -32,6 +32,21 @@ class _Environment(Environment):
         return obj[attribute] if isinstance(obj, dict) and attribute in obj else super().getattr(obj, attribute)
 
 
+def environment(folder):
+    """What renders the templates of a folder: all that they print is escaped, what is missing is an error."""
+    made = _Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=wording.printed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= wording.FILTERS
+    return made
+
+
 class Material(NamedTuple):
     """What the post is made from."""
 
@@ -194,35 +209,26 @@ def write(template, medium, material, bibliography_file):
 
 def _render(template, writer):
     path = Path(template)
-    environment = _Environment(
-        loader=FileSystemLoader(path.parent),
-        undefined=StrictUndefined,
-        autoescape=True,
-        finalize=wording.printed,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= wording.FILTERS
+    templates = environment(path.parent)
     functions = {name: getattr(writer, name) for name in ("cite", "see", "figure", "table", "produced")}
 
     def tell(run):
         # Nothing but the run's own numbers: what it lacks is a mistake, not the study's.
         others = {"published": writer.material.numbers["published"], "run": run}
-        return Markup(environment.get_template("kept.md.j2").render(run | functions | others))
+        return Markup(templates.get_template("kept.md.j2").render(run | functions | others))
 
     context = writer.material.numbers | functions
     context |= {"paper": writer.material.paper, "medium": writer.medium.name, "tell": tell}
     try:
-        return environment.get_template(path.name).render(context), writer.labels
+        return templates.get_template(path.name).render(context), writer.labels
     except TemplateSyntaxError as error:
         raise UserError(f"{template}:{error.lineno}: {error.message}") from None
     except (TemplateError, TypeError, KeyError, ValueError) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        templates = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-        if not templates:
+        lines = [frame for frame in frames if Path(frame.filename).parent == path.parent]
+        if not lines:
             raise
-        raise UserError(f"{templates[-1].filename}:{templates[-1].lineno}: {error}") from error
+        raise UserError(f"{lines[-1].filename}:{lines[-1].lineno}: {error}") from error
 
 
 class _Block(str):
