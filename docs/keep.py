@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
-import torch
 import yaml
 from snakemake.utils import update_config
 
@@ -77,6 +76,8 @@ def told(file):
 
 def hardware():
     """The GPU, or where there is none the processor."""
+    import torch  # takes seconds, and the README needs none of it
+
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
     return f"{platform.machine()}, no GPU"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import RendererAgg
 
-from workflow.reversal import figures, symmetry, trace_study
+from workflow.reversal import figures, symmetry, trace_files
 from workflow.reversal.errors import UserError
 from workflow.reversal.facts import SPLITS, Fact, Row
 from workflow.reversal.figures import curse, denoising, read, sheet, style, tracing
@@ -136,7 +136,7 @@ def traced(pair, steps=3, layers=4, sign=1.0):
     arrays["probability.gaussian.restored"] = 0.1 + sign * 0.4 * rng.random((2, steps, len(roles), layers))
     about = {"fact": pair[0], "prompt": pair[0], "tokens": tokens, "prompt_tokens": 6, "answer": [6, 9], "t1": 0}
     about["t2"] = steps - 1
-    trace = read.Trace(about, list(range(steps)), [roles] * steps, {"gaussian": ["state", "mlp"]}, arrays)
+    trace = trace_files.FactTrace(about, list(range(steps)), [roles] * steps, {"gaussian": ["state", "mlp"]}, arrays)
     return {("mdm", "p2d_same"): [trace], ("mdm", "p2d_reverse"): [trace], ("ar", "p2d_same"): [trace]}
 
 
@@ -478,16 +478,7 @@ def test_models_are_told_apart_without_colour():
 
 
 def test_the_roles_are_those_of_the_study():
-    assert set(tracing.ROLES) == set(trace_study.ROLES)
-
-
-def test_traces_are_read_as_the_study_writes_them(tmp_path):
-    trace = traced(PLAIN)["mdm", "p2d_same"][0]
-    trace = trace._replace(about={**trace.about, "fact": "p2d-00"})
-    trace_study.write([trace], pd.DataFrame({"fact": ["p2d-00"]}), tmp_path)
-    [found] = read.traces(tmp_path)
-    assert found[:4] == trace[:4]
-    assert all((found.arrays[name] == array).all() for name, array in trace.arrays.items())
+    assert set(tracing.ROLES) == set(trace_files.ROLES)
 
 
 def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):

@@ -5,7 +5,7 @@ import remembering
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workflow.reversal import keyvalue, model, symmetry, text
+from workflow.reversal import extractions, keyvalue, model, symmetry, text
 from workflow.reversal.errors import UserError
 from workflow.reversal.facts import Row
 
@@ -379,12 +379,12 @@ def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words
 
 def test_extractions_come_back_from_disk_as_they_were(networks, words, one_each, tmp_path):
     found = keyvalue.extract(networks["mdm"], words, one_each, layers=[0, 2], canvas=CANVAS, steps=1)
-    keyvalue.write(found, tmp_path / "run" / "split.safetensors")
-    back = keyvalue.read(tmp_path / "run" / "split.safetensors")
+    extractions.write(found, tmp_path / "run" / "split.safetensors")
+    back = extractions.read(tmp_path / "run" / "split.safetensors")
     assert list(back) == [0, 2]
     for was in found:
         for name in ("key", "value", "original", "down"):
-            assert torch.equal(getattr(back[was.layer], name), getattr(was, name))
+            assert (getattr(back[was.layer], name) == getattr(was, name).numpy()).all()
         assert back[was.layer].outcomes.equals(was.outcomes)
         assert back[was.layer].facts == was.facts
 
@@ -394,12 +394,12 @@ def test_pairs_hold_the_facts_that_converged_in_both_runs_in_one_order(networks,
     forward, reverse = (extract(networks["trained mdm"], words, rows, steps=1) for rows in (one_each, back))
     forward.outcomes["converged"] = True
     reverse.outcomes["converged"] = [fact != "p-2" for fact in reverse.facts]
-    arrays, facts = keyvalue.pair(forward, reverse)
+    arrays, facts = extractions.pair(forward, reverse)
     assert facts == [fact for fact in forward.facts if fact != "p-2"]
     for i, fact in enumerate(facts):
         assert (arrays["value_reverse"][i] == reverse.value[reverse.facts.index(fact)].numpy()).all()
         assert (arrays["key_forward"][i] == forward.key[forward.facts.index(fact)].numpy()).all()
-    assert len(keyvalue.pair(forward, reverse, converged=False)[1]) == len(forward.facts)
+    assert len(extractions.pair(forward, reverse, converged=False)[1]) == len(forward.facts)
     assert symmetry.spectra(arrays).n.eq(len(facts)).all()
 
 

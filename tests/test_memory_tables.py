@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import keyvalue, memory_tables, symmetry
+from workflow.reversal import extractions, memory_tables, symmetry
 from workflow.reversal.errors import UserError
 
 FACTS = [f"both-{i:02}" for i in range(12)]
@@ -26,7 +26,7 @@ def extraction(layer, unconverged, seed):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
     outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": [fact not in unconverged for fact in FACTS]})
-    return keyvalue.Extraction(layer, FACTS, draw(12, 6), draw(12, 4), draw(12, 4), draw(4, 6), outcomes)
+    return extractions.Extraction(layer, FACTS, draw(12, 6), draw(12, 4), draw(12, 4), draw(4, 6), outcomes)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keyvalue")
     for number, (split, unconverged) in enumerate((("both_p2d", FACTS[:1]), ("both_d2p", FACTS[1:3]))):
         some = [extraction(layer, unconverged, 10 * number + layer) for layer in (0, 1)]
-        keyvalue.write(some, folder / f"{split}.safetensors")
+        extractions.write(some, folder / f"{split}.safetensors")
     groups = dict.fromkeys(FACTS, "both")
     return memory_tables.compare({"mdm/seed_1": folder}, pairs=PAIRS, groups=groups, traces=traces(), **STATISTICS)
 

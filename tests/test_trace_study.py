@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import model, scoring, text, trace_study, trace_tables, tracing
+from workflow.reversal import asking, model, text, trace_files, trace_study, trace_tables, tracing
 from workflow.reversal.facts import Row
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
@@ -48,7 +48,7 @@ def spoken(request, tokenizer):
             span = (start, start + len(subject))
             blank = Row(fact, template, prompt, " birch", span, (1, 6))
             sampling = {"split": "p2d_same", "canvas": CANVAS, **SAMPLING}
-            [said] = scoring.complete_split(net, tokenizer, [blank], **sampling)
+            [said] = asking.complete_split(net, tokenizer, [blank], **sampling)
             words = said["generation"].split()[1:4]  # the answer begins after a word, and ends before the last
             completion = " " + " ".join(words) if fact != "c" else " no"
             rows.append(Row(fact, template, prompt, completion, span, (1, len(completion))))
@@ -132,7 +132,7 @@ def test_each_position_has_one_role(spoken, traced):
             first, end = about["subject"]
             assert row[end - 1] == "last subject" and row[first] in ("first subject", "last subject")
             assert row[about["prompt_tokens"] - 1] in ("last prompt", "last subject")
-            assert {role for role in row if role} <= set(trace_study.ROLES)
+            assert {role for role in row if role} <= set(trace_files.ROLES)
             assert row.index("whole subject") == len(row) - 1
             if is_mdm(spoken):
                 assert None not in row
@@ -258,8 +258,8 @@ def test_short_answers_are_left_out(spoken):
 def test_traces_come_back_from_disk_as_they_were(traced, tmp_path):
     traces, outcomes = traced
     (tmp_path / "old.safetensors").write_bytes(b"")
-    trace_study.write(traces, outcomes, tmp_path)
-    again, said = trace_study.read(tmp_path)
+    trace_files.write(traces, outcomes, tmp_path)
+    again, said = trace_files.read(tmp_path), trace_files.read_outcomes(tmp_path)
     pd.testing.assert_frame_equal(said, outcomes)
     for one, other in zip(again, traces, strict=True):
         assert one[:4] == other[:4]

@@ -45,6 +45,14 @@ def test_every_study_dry_runs_without_torch(checkout, study):
     assert "This was a dry-run" in done.stdout + done.stderr or "Nothing to be done" in done.stdout + done.stderr
 
 
+def test_tables_figures_and_post_are_made_without_a_network(root):
+    """So that a table made again takes two seconds, not the nine that importing PyTorch and transformers takes."""
+    modules = ["scoring", "trace_tables", "memory_tables", "figures", "render.write"]
+    code = "import sys; " + "; ".join(f"import workflow.reversal.{module}" for module in modules)
+    code += "; sys.exit(not {'torch', 'transformers'}.isdisjoint(sys.modules))"
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
 def test_a_dry_run_takes_seconds(checkout):
     """5 s are promised on a quiet machine; processor time does not count the neighbours'."""
     before = os.times()

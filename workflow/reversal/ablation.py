@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from . import intervals, scoring
+from . import asking, intervals
 
 
 def variants(sampling, factors):
@@ -24,7 +24,7 @@ def ablate(net, tokenizer, splits, *, sampling, factors, precision="float32", jo
     progress = job.progress(len(tried) * len(splits), "ablations", "runs") if job else None
     for factor, value, options in tried:
         for split, rows in splits.items():
-            completed = scoring.complete_split(net, tokenizer, rows, split=split, precision=precision, **options)
+            completed = asking.complete_split(net, tokenizer, rows, split=split, precision=precision, **options)
             correct = sum(completion["correct"] for completion in completed)
             share = intervals.wilson(correct, len(completed))
             shown = "none" if value is None else value

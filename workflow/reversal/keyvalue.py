@@ -18,38 +18,23 @@ the KL term the first mask stands for the next token. A prefix makes the canvas 
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
-import safetensors
-import safetensors.torch
 import torch
 from transformers.pytorch_utils import Conv1D
 
 from . import model, text
 from .errors import UserError
-from .files import atomic
+from .extractions import Extraction
 
 ESSENCE = " is a"  # with the subject before it: a sentence that a value should leave as it was
 KEY_CONTEXTS = ("subject", "question")
 PATIENCE = 20  # samples of a prefix for each that is wanted
 ROWS = {"cpu": 64, "cuda": 256}  # sequences at a time
-
-
-class Extraction(NamedTuple):
-    """The keys and values of n facts at one layer, and how the search for the values went; tensors on the CPU."""
-
-    layer: int
-    facts: list  # ids (n,)
-    key: torch.Tensor  # (n, mlp)
-    value: torch.Tensor  # (n, width) v*
-    original: torch.Tensor  # (n, width) z₀
-    down: torch.Tensor  # (width, mlp), the down-projection
-    outcomes: pd.DataFrame  # one row a fact
 
 
 class Sequence(NamedTuple):
@@ -152,50 +137,6 @@ def best_template(net, tokenizer, rows, *, canvas=None, batch_size=None):
     """The template whose answers are most probable, by the geometric mean over `rows`."""
     logs, _ = score_answers(net, [question(net, tokenizer, row, canvas=canvas) for row in rows], batch_size=batch_size)
     return int(pd.Series(logs).groupby([row.template for row in rows]).mean().idxmax())
-
-
-def pair(forward, reverse, *, converged=True):
-    """What `symmetry` compares, from the extractions of both questions about the same facts; and those facts' ids.
-
-    `forward` asks for descriptions, `reverse` for names. Facts that did not converge in both are left out, unless
-    `converged` is false: keys do not depend on it.
-    """
-    tables = [run.outcomes for run in (forward, reverse)]
-    kept = [set(table.fact[table.converged] if converged else table.fact) for table in tables]
-    facts = [fact for fact in forward.facts if fact in kept[0] & kept[1]]
-    arrays = {}
-    for name, run in (("forward", forward), ("reverse", reverse)):
-        rows = [run.facts.index(fact) for fact in facts]
-        arrays |= {f"key_{name}": run.key[rows].numpy(), f"value_{name}": run.value[rows].numpy()}
-        arrays[f"down_{name}"] = run.down.numpy()
-    return arrays, facts
-
-
-def write(extractions, path):
-    """Write the extractions of one model and split, one a layer, as safetensors with their outcomes; all or nothing."""
-    tensors = {
-        f"{found.layer}/{name}": getattr(found, name).contiguous()
-        for found in extractions
-        for name in ("key", "value", "original", "down")
-    }
-    outcomes = {str(found.layer): found.outcomes.to_dict("list") for found in extractions}
-    with atomic(path) as file:
-        file.write(safetensors.torch.save(tensors, {"outcomes": json.dumps(outcomes)}))
-
-
-def read(path):
-    """The extractions that `write` left, by layer."""
-    with safetensors.safe_open(path, framework="pt") as file:
-        tables = {int(layer): pd.DataFrame(table) for layer, table in json.loads(file.metadata()["outcomes"]).items()}
-        return {
-            layer: Extraction(
-                layer,
-                table.fact.tolist(),
-                *(file.get_tensor(f"{layer}/{name}") for name in ("key", "value", "original", "down")),
-                table,
-            )
-            for layer, table in tables.items()
-        }
 
 
 def prefixes_like(net, tokenizer, rows, *, count, lengths, seed, canvas=None):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from . import keyvalue, symmetry, trace_tables
+from . import extractions, symmetry, trace_tables
 from .errors import UserError
 
 PAIRS_OF = {  # comparisons that need values, and those that do not
@@ -26,7 +26,7 @@ def compare(folders, *, pairs, groups, traces, components, folds, permutations, 
     for name, folder in folders.items():
         model, stage = name.split("/")
         about = {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != "base" else pd.NA, "stage": stage}
-        runs = [[keyvalue.read(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
+        runs = [[extractions.read(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
         found["outcomes"] += [
             run.outcomes.assign(**about, split=split)
             for pair, sides in zip(pairs, runs, strict=True)
@@ -91,7 +91,7 @@ def _layers(runs, traces, model):
 
 def _joined(runs, layers, *, converged):
     """The arrays of all pairs of splits under each other, and their facts' ids; of all facts or the converged ones."""
-    parts = [keyvalue.pair(forward[layers[0]], reverse[layers[1]], converged=converged) for forward, reverse in runs]
+    parts = [extractions.pair(forward[layers[0]], reverse[layers[1]], converged=converged) for forward, reverse in runs]
     arrays = {
         name: parts[0][0][name] if name.startswith("down") else np.concatenate([part[name] for part, _ in parts])
         for name in parts[0][0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import generate, scoring
+from . import asking, generate
 
 
 def pretraining_prompts(words, templates, *, people, seed, count):
@@ -30,7 +30,7 @@ def given_prompts(path, count):
 
 def table(net, tokenizer, prompts, *, stage, top, canvas):
     """The likeliest first tokens for [(prompt, answer or None), …], in the order of the prompts."""
-    found = scoring.probe(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)
+    found = asking.probe(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)
     answers = pd.DataFrame(prompts, columns=["prompt", "answer"])
     found = found.merge(answers, on="prompt", how="left")
     found.insert(0, "stage", stage)

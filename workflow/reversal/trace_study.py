@@ -1,4 +1,4 @@
-"""What is traced: which facts, at which steps, under which corruptions; and the traces on disk, a file per fact.
+"""What is traced: which facts, at which steps, under which corruptions.
 
 A fact is traced when the model answers a question about it. The clean trajectory tells at which step each token of the
 answer appeared: a diffusion network is traced from t1, the step that shows the first of them, to t2, which shows the
@@ -8,21 +8,17 @@ own answer, and each token of it is a step.
 """
 
 import hashlib
-import json
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import safetensors
-import safetensors.numpy
 import torch
 
-from . import autoregressive, diffusion, model, scoring, text, tracing
+from . import asking, autoregressive, diffusion, model, text, tracing
 from .corruptions import NAMES as CORRUPTIONS
 from .errors import UserError
-from .files import atomic, write_table
+from .trace_files import SCORES, FactTrace
 
 # What is restored, and which modules stay corrupted above it.
 KINDS = {
@@ -32,24 +28,8 @@ KINDS = {
     "severed_mlp": ("state", "mlp"),
     "severed_attn": ("state", "attn"),
 }
-ROLES = (
-    "prior prompt",  # before the subject
-    "first subject",
-    "middle subject",
-    "last subject",  # also of a subject of one token
-    "first subsequent",
-    "further prompt",
-    "last prompt",
-    "revealed answer",
-    "revealed canvas",  # generated, but not part of the answer
-    "masked answer",
-    "masked canvas",
-    "whole subject",  # all its tokens restored together
-)
-SCORES = ("probability", "log_probability")
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
-OUTCOMES = "outcomes.csv"
 
 
 class Answered(NamedTuple):
@@ -64,20 +44,6 @@ class Answered(NamedTuple):
     t2: int
     steps: list  # those of t1 … t2 to trace
     canvases: list  # the ids that each of them found
-
-
-class FactTrace(NamedTuple):
-    """The trace of one fact at S steps, P places and L layers.
-
-    For each score s and corruption c, `arrays` holds `s.clean` (S,), `s.c.corrupted` (S,) and `s.c.restored`
-    (K, S, P, L), the K kinds being `kinds[c]`. Places are the positions, one by one, and last the whole subject.
-    """
-
-    about: dict  # fact, template, prompt, reference, tokens, subject, answer, t1, t2
-    steps: list
-    roles: list  # (S, P); None where an autoregressive step has not come to yet
-    kinds: dict
-    arrays: dict
 
 
 def trace_split(
@@ -103,7 +69,7 @@ def trace_split(
 ):
     """Trace the facts that the `rows` of one split ask for: a list of `FactTrace`, and the outcome for every fact.
 
-    canvas, sampling: how the model answers, as in `scoring.complete_split`; `sampling` is a dict with the rest.
+    canvas, sampling: how the model answers, as in `asking.complete_split`; `sampling` is a dict with the rest.
     corruptions: {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in
         its place ("mask"), or with another fact's subject of as many tokens ("swap").
     draws, scale, seed: of the noise, which has `scale` times the standard deviation of the embeddings; each fact draws
@@ -117,7 +83,7 @@ def trace_split(
     """
     _check(corruptions, most_steps, draws)
     if correct is None:
-        completed = scoring.complete_split(net, tokenizer, rows, split=split, canvas=canvas, **sampling)
+        completed = asking.complete_split(net, tokenizer, rows, split=split, canvas=canvas, **sampling)
         correct = [completion["correct"] for completion in completed]
     chosen = choose(rows, correct)
     asked = [row for row in chosen.values() if row is not None]
@@ -382,29 +348,3 @@ def _check(corruptions, most_steps, draws):
     for name, value in (("most_steps", most_steps), ("draws", draws)):
         if value < 1:
             raise UserError(f"{name} is {value}; it is a whole number from 1 up")
-
-
-def write(traces, outcomes, folder):
-    """Write a file per fact and the table of outcomes into `folder`; traces of earlier runs are removed."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.safetensors"):
-        old.unlink()
-    for trace in traces:
-        described = {name: getattr(trace, name) for name in ("about", "steps", "roles", "kinds")}
-        with atomic(folder / f"{trace.about['fact']}.safetensors") as file:
-            file.write(safetensors.numpy.save(trace.arrays, {"trace": json.dumps(described, ensure_ascii=False)}))
-    write_table(outcomes, folder / OUTCOMES)
-
-
-def read(folder):
-    """The traces and the outcomes that `write` left, facts in the order of their ids."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    return [read_fact(file) for file in files], pd.read_csv(Path(folder) / OUTCOMES)
-
-
-def read_fact(path):
-    """The `FactTrace` of one file."""
-    with safetensors.safe_open(path, framework="numpy") as file:
-        described = json.loads(file.metadata()["trace"])
-        return FactTrace(**described, arrays={name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118

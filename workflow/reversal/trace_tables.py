@@ -6,7 +6,7 @@ import pandas as pd
 from . import corruptions, intervals
 from .errors import UserError
 from .facts import SPLITS
-from .trace_study import ROLES, SCORES
+from .trace_files import ROLES, SCORES
 
 STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
 KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]

@@ -158,7 +158,7 @@ rule figure_trace_facts:
     input:
         traces=expand("<results>/traces/{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"][:1]),
         words=local("paper/alt.yaml"),
-        code=library(*DRAWING, "corruptions", "figures/tracing"),
+        code=library(*DRAWING, "corruptions", "figures/tracing", "trace_files"),
     output:
         **picture("trace_facts", category="Causal tracing", figure="One fact traced"),
     log:

@@ -33,7 +33,7 @@ rule explorer:
         completions=expand("<results>/completions/{model}/seed_{seed}.jsonl", model=config["models"], seed=FIRST_SEED),
         traces=expand("<results>/traces/{model}/seed_{seed}", model=config["models"], seed=FIRST_SEED),
         facts="<results>/data/facts.jsonl",
-        code=library(*READING, "figures/denoising", "figures/style", "render/explorer"),
+        code=library(*READING, "figures/denoising", "figures/style", "render/explorer", "trace_files"),
     output:
         "<results>/paper/explorer.json",
     log:

@@ -6,7 +6,7 @@ rule complete:
     input:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        code=library("autoregressive", "batches", "diffusion", "model", "scoring", "text"),
+        code=library("asking", "autoregressive", "batches", "diffusion", "model", "scoring", "text"),
     output:
         "<results>/completions/{model}/seed_{seed}.jsonl",
     log:
@@ -57,7 +57,7 @@ rule compare_likelihoods:
         model="<results>/models/{model}/seed_{seed}",
         right=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
         wrong=expand("<results>/data/{split}_randomized.jsonl", split=RECALL_SPLITS),
-        code=library("autoregressive", "batches", "diffusion", "model", "scoring", "text"),
+        code=library("asking", "autoregressive", "batches", "diffusion", "model", "scoring", "text"),
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",
     log:
@@ -104,7 +104,7 @@ rule probe:
         words=local(config["data"]["generated"]["words"]),
         templates=local(config["data"]["generated"]["templates"]),
         prompts=local(config["probe"]["file"] or []),
-        code=library("autoregressive", "diffusion", "generate", "probing", "scoring"),
+        code=library("asking", "autoregressive", "diffusion", "generate", "probing"),
     output:
         "<results>/probe/{model}.csv",
     log:
@@ -142,7 +142,7 @@ rule ablate:
     input:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        code=library("ablation", "batches", "diffusion", "model", "scoring", "text"),
+        code=library("ablation", "asking", "batches", "diffusion", "model", "scoring", "text"),
     output:
         "<results>/ablations/{model}/seed_{seed}.csv",
     log:

@@ -8,7 +8,7 @@ rule keyvalue:
         traces="<results>/tables/causal_trace.csv",
         rows=expand("<results>/data/{split}.jsonl", split=PAIRED_SPLITS),
         train="<results>/data/train.jsonl",
-        code=library("corruptions", "keyvalue", "memory_tables", "model", "text", "trace_tables"),
+        code=library("corruptions", "extractions", "keyvalue", "memory_tables", "model", "text", "trace_tables"),
     output:
         directory("<results>/keyvalue/{model}/{stage}"),
     log:
@@ -34,7 +34,7 @@ rule symmetry:
         extractions=expand("<results>/keyvalue/{staged}", staged=STAGED),
         traces="<results>/tables/causal_trace.csv",
         facts="<results>/data/facts.jsonl",
-        code=library("corruptions", "intervals", "keyvalue", "memory_tables", "symmetry", "trace_tables"),
+        code=library("corruptions", "extractions", "intervals", "memory_tables", "symmetry", "trace_tables"),
     output:
         outcomes="<results>/tables/keyvalue.csv",
         symmetry="<results>/tables/symmetry.csv",

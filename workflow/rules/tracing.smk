@@ -7,7 +7,9 @@ rule trace:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=config["tracing"]["splits"]),
         completions="<results>/completions/{model}/seed_{seed}.jsonl",
-        code=library("diffusion", "autoregressive", "model", "text", "trace_study", "tracing", "tracing_llama"),
+        code=library(
+            "diffusion", "autoregressive", "model", "text", "trace_files", "trace_study", "tracing", "tracing_llama"
+        ),
     output:
         directory("<results>/traces/{model}/seed_{seed}"),
     log:
@@ -30,7 +32,7 @@ rule aggregate:
     """Average effects over facts by role, layer and step, with intervals; and why facts were not traced."""
     input:
         traces=expand("<results>/traces/{trained}", trained=TRAINED),
-        code=library("corruptions", "intervals", "trace_tables"),
+        code=library("corruptions", "intervals", "trace_files", "trace_tables"),
     output:
         effects="<results>/tables/causal_trace.csv",
         facts="<results>/tables/traced_facts.csv",

@@ -4,17 +4,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from workflow.reversal import files, reporting, trace_study, trace_tables
+from workflow.reversal import files, reporting, trace_files, trace_tables
 
 with reporting.job(snakemake):
     effects, counts = [], []
     for name, folder in zip(snakemake.params.trained, snakemake.input.traces, strict=True):
         model, seed = name.split("/seed_")
         for split in snakemake.params.splits:
-            traces, outcomes = trace_study.read(Path(folder) / split)
-            about = {"model": model, "seed": int(seed), "split": split}
-            effects.append(trace_tables.aggregate(traces, **about))
-            counts.append(trace_tables.count_outcomes(outcomes).assign(**about))
+            place, about = Path(folder) / split, {"model": model, "seed": int(seed), "split": split}
+            effects.append(trace_tables.aggregate(trace_files.read(place), **about))
+            counts.append(trace_tables.count_outcomes(trace_files.read_outcomes(place)).assign(**about))
     files.write_table(pd.concat([table for table in effects if len(table)] or effects[:1]), snakemake.output.effects)
     files.write_table(
         pd.concat(counts)[["model", "seed", "split", "corruption", "outcome", "n"]], snakemake.output.facts

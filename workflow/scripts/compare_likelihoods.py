@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from workflow.reversal import facts, files, model, reporting, scoring
+from workflow.reversal import asking, facts, files, model, reporting
 
 with reporting.job(snakemake) as job:
     net, tokenizer = model.load(snakemake.input.model)
@@ -17,7 +17,7 @@ with reporting.job(snakemake) as job:
         for right, wrong in pairs:
             split = Path(right).stem
             rows = [facts.read(file) for file in (right, wrong)]
-            comparisons += scoring.compare_likelihoods(
+            comparisons += asking.compare_likelihoods(
                 net, tokenizer, *rows, split=split, generator=generator, **options
             )
             progress.advance(split=split)

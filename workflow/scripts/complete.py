@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import facts, model, reporting, scoring
+from workflow.reversal import asking, facts, model, reporting, scoring
 
 with reporting.job(snakemake) as job:
     net, tokenizer = model.load(snakemake.input.model)
@@ -11,7 +11,7 @@ with reporting.job(snakemake) as job:
     completions = []
     with job.progress(sum(map(len, splits.values())), "completing", "prompts") as progress:
         for split, rows in splits.items():
-            completions += scoring.complete_split(
+            completions += asking.complete_split(
                 net, tokenizer, rows, split=split, precision=snakemake.params.precision, **sampling
             )
             progress.advance(len(rows), split=split)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import facts, figures, reporting
+from workflow.reversal import facts, figures, reporting, trace_files
 from workflow.reversal.figures import read
 
 with reporting.job(snakemake):
@@ -28,7 +28,7 @@ with reporting.job(snakemake):
             drawing = figures.step_scaling(read.table(given.scaling), models=params.models, published=published)
         case "trace_facts":
             roots = zip(params.models, map(Path, given.traces), strict=True)
-            traces = {(model, part.name): read.traces(part) for model, root in roots for part in root.iterdir()}
+            traces = {(model, part.name): trace_files.read(part) for model, root in roots for part in root.iterdir()}
             drawing = figures.trace_facts(traces, models=params.models)
         case _:
             drawing = getattr(figures, name)(read.table(given.table), models=params.models)

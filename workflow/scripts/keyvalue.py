@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from workflow.reversal import facts, keyvalue, memory_tables, model, reporting
+from workflow.reversal import extractions, facts, keyvalue, memory_tables, model, reporting
 
 with reporting.job(snakemake) as job:
     params, canvas = snakemake.params.keyvalue, snakemake.params.canvas
@@ -26,4 +26,4 @@ with reporting.job(snakemake) as job:
         found = keyvalue.extract(
             net, tokenizer, asked, layers=layers, prefixes=prefixes, canvas=canvas, job=job, **params["search"]
         )
-        keyvalue.write(found, Path(snakemake.output[0]) / f"{Path(file).stem}.safetensors")
+        extractions.write(found, Path(snakemake.output[0]) / f"{Path(file).stem}.safetensors")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import facts, model, reporting, scoring, trace_study
+from workflow.reversal import facts, model, reporting, scoring, trace_files, trace_study
 
 with reporting.job(snakemake) as job:
     net, tokenizer = model.load(snakemake.input.model)
@@ -26,4 +26,4 @@ with reporting.job(snakemake) as job:
             job=job,
             **options,
         )
-        trace_study.write(traces, outcomes, Path(snakemake.output[0]) / split)
+        trace_files.write(traces, outcomes, Path(snakemake.output[0]) / split)

@@ -1,11 +1,8 @@
-"""What figures are made from: tables, rows and arrays on disk, read without any network."""
+"""What figures are made from: tables and rows on disk, read without any network."""
 
 import json
-from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
-import safetensors
 import yaml
 
 from ..errors import UserError
@@ -39,31 +36,6 @@ def _after(columns, rows):
     for place, (name, value) in enumerate(columns.items()):
         rows.insert(place, name, value)
     return rows
-
-
-class Trace(NamedTuple):
-    """The trace of one fact at S steps, P positions and L layers, as the study of traces leaves it.
-
-    For each score s and corruption c, `arrays` holds `s.clean` (S,), `s.c.corrupted` (S,) and `s.c.restored`
-    (K, S, P, L), the K kinds being `kinds[c]`.
-    """
-
-    about: dict
-    steps: list
-    roles: list  # (S, P)
-    kinds: dict
-    arrays: dict
-
-
-def traces(folder):
-    """The traces of a folder of safetensors files, facts in the order of their ids."""
-    found = []
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        with safetensors.safe_open(path, framework="numpy") as file:
-            described = json.loads(file.metadata()["trace"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        found.append(Trace(**{name: described[name] for name in Trace._fields[:-1]}, arrays=arrays))
-    return found
 
 
 def begins(token, answer):

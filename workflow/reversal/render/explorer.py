@@ -29,7 +29,7 @@ def build(families, people, completions, traces, *, steps, most_facts, most_byte
     """What the explorer shows, as a dict of at most `most_bytes` in JSON.
 
     `families` has each model's, `people` the names of facts, `completions` the rows of each model, and `traces` lists
-    of `figures.read.Trace` by (model, split), made with so many denoising `steps`. Each model and split has up to
+    of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`. Each model and split has up to
     `most_facts` people, traced ones first; fewer, where that many would not fit.
     """
     labels = evidence.labels(families)

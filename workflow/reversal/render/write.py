@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from ..figures import read
+from .. import trace_files
 from ..files import atomic
 from . import bibliography, evidence, explorer, numbers, page, post, provenance
 
@@ -30,7 +30,7 @@ def explorer_file(given, output, *, models, steps, most_facts):
     traces = {}
     for folder in map(Path, given.traces):
         for split in folder.iterdir():
-            traces[folder.parent.name, split.name] = read.traces(split)
+            traces[folder.parent.name, split.name] = trace_files.read(split)
     made = explorer.build(
         models,
         {fact["id"]: fact["name"] for fact in evidence.lines(given.facts)},

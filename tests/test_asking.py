@@ -1,0 +1,131 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workflow.reversal import asking, autoregressive, diffusion, model, probing, scoring, text
+from workflow.reversal.facts import Row
+
+ROWS = [
+    Row("p-0", 0, "Ada Quill is", " a tuba maker.", (0, 9), (1, 13)),
+    Row("p-0", 1, "Known to all, Ada Quill is", " a tuba maker.", (14, 23), (1, 13)),
+    Row("p-1", 0, "Bo Reed is", " a baker of clouds.", (0, 7), (1, 18)),
+]
+WRONG = [
+    Row("p-0", 0, ROWS[0].prompt, ROWS[2].completion, (0, 9), (1, 18)),
+    Row("p-0", 1, ROWS[1].prompt, ROWS[2].completion, (14, 23), (1, 18)),
+    Row("p-1", 0, ROWS[2].prompt, ROWS[0].completion, (0, 7), (1, 13)),
+]
+CANVAS = 30
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return text.train_tokenizer([row.text for row in ROWS], 290)
+
+
+@pytest.fixture(scope="module")
+def networks(tokenizer):
+    shape = {"vocab": len(tokenizer), "width": 16, "layers": 2, "heads": 2, "mlp": 32, "eos": tokenizer.eos_token_id}
+    return {"mdm": model.new(causal=False, seed=0, **shape), "ar": model.new(causal=True, seed=1, **shape)}
+
+
+@pytest.mark.parametrize("family", ["mdm", "ar"])
+def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, family):
+    sampling = {"steps": 4, "guidance": 0.8} if family == "mdm" else {}
+    found = asking.complete_split(networks[family], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, **sampling)
+    assert [c["prompt"] for c in found] == [row.prompt for row in ROWS]
+    for row, completion in zip(ROWS, found, strict=True):
+        prompt = text.encode(tokenizer, row).prompt
+        assert completion["steps"] == sampling.get("steps") and completion["reference"] == row.completion
+        assert completion["correct"] == scoring.correct(row.completion, completion["generation"])
+        tokens = {position: token for position, token, _, _ in completion["revealed"]}
+        assert list(sorted(tokens)) == list(range(prompt, prompt + len(tokens)))
+        if family == "mdm":
+            assert len(tokens) == CANVAS - prompt
+        steps = [step for _, _, step, _ in completion["revealed"]]
+        assert steps == sorted(steps)
+        assert all(0 <= confidence <= 1 for *_, confidence in completion["revealed"])
+
+
+def test_both_families_answer_what_their_own_modules_give(networks, tokenizer):
+    prompts = [text.prompt_ids(tokenizer, row) for row in ROWS]
+    mdm = asking.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, steps=3)
+    canvas = diffusion.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
+    for completion, prompt, ids in zip(mdm, prompts, canvas, strict=True):
+        assert completion["generation"] == asking.decode(tokenizer, ids[len(prompt) :])
+    ar = asking.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
+    for completion, prompt in zip(ar, prompts, strict=True):
+        room = CANVAS - len(prompt)
+        (ids,) = autoregressive.complete(networks["ar"], [prompt], new_tokens=room, eos=tokenizer.eos_token_id).tokens
+        assert completion["generation"] == asking.decode(tokenizer, ids)
+        assert len(completion["revealed"]) == len(ids)
+
+
+def test_a_generation_ends_at_the_first_end_token(tokenizer):
+    ids = tokenizer(" a tuba")["input_ids"]
+    assert asking.decode(tokenizer, ids + [tokenizer.eos_token_id] + ids) == " a tuba"
+    assert asking.decode(tokenizer, []) == ""
+
+
+def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
+    longest = max(len(text.encode(tokenizer, row).ids) for row in ROWS)
+    with pytest.raises(ValueError, match=f"p2d_same: row . and its answer have {longest} tokens; the canvas holds"):
+        asking.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=longest - 1, steps=2)
+
+
+def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tokenizer, tmp_path):
+    found = asking.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
+    scoring.write_completions(found, tmp_path / "a.jsonl")
+    table = scoring.read_completions(tmp_path / "a.jsonl", model="ar", seed=3)
+    assert list(table.columns) == ["model", "seed", *found[0]]
+    assert table.generation.tolist() == [c["generation"] for c in found]
+
+
+@pytest.mark.parametrize("family", ["mdm", "ar"])
+def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks, tokenizer, family):
+    def compare(right, wrong):
+        found = asking.compare_likelihoods(
+            networks[family], tokenizer, right, wrong, split="p2d_same", canvas=CANVAS, samples=8,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        return pd.DataFrame(found).assign(model=family, seed=0)
+
+    found = compare(ROWS, WRONG)
+    assert set(found.kind) == {"bound" if family == "mdm" else "exact"}
+    assert (found.right < 0).all() and (found.wrong < 0).all()
+    table = scoring.likelihood(found, draws=100, rng=np.random.default_rng(0))
+    row = table.iloc[0]
+    assert (row.n, row.facts) == (3, 2)
+    assert row.difference == pytest.approx((found.right - found.wrong).mean())
+    assert 0 <= row.p_value <= 1
+    assert (row.sampling_error > 0) == (family == "mdm")
+    alike = scoring.likelihood(compare(ROWS, ROWS), draws=100, rng=np.random.default_rng(0)).iloc[0]
+    if family == "ar":
+        assert alike.difference == pytest.approx(0, abs=1e-5)
+
+
+def test_likelihoods_of_other_prompts_are_refused(networks, tokenizer):
+    with pytest.raises(ValueError, match="p2d_same: row 1 has another prompt"):
+        asking.compare_likelihoods(networks["ar"], tokenizer, ROWS, WRONG[::-1], split="p2d_same", canvas=CANVAS)
+
+
+@pytest.mark.parametrize("family", ["mdm", "ar"])
+def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenizer, family):
+    table = asking.probe(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
+    assert list(table.columns) == ["prompt", "rank", "token", "probability", "entropy"]
+    for _, rows in table.groupby("prompt"):
+        assert rows.probability.sum() == pytest.approx(1, abs=1e-5)
+        assert rows.probability.is_monotonic_decreasing and rows["rank"].iloc[0] == 1
+        assert rows.entropy.iloc[0] == pytest.approx(-(rows.probability * np.log(rows.probability)).sum(), abs=1e-4)
+        assert 0 < rows.entropy.iloc[0] <= math.log(len(tokenizer)) + 1e-6
+
+
+def test_prompts_of_general_knowledge_have_their_answers_and_others_need_none(root, tmp_path):
+    general = probing.given_prompts(root / "data/prompts/general.txt", 8)
+    assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
+    assert all(answer for _, answer in probing.given_prompts(root / "data/prompts/general.txt", 99))
+    (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
+    assert probing.given_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]
