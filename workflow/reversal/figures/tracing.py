@@ -225,6 +225,8 @@ def trace_average(table, *, models, score="probability"):
         limits = _limits(*maps)
         for axes, values in zip(axes_row, maps, strict=True):
             image = _heat(axes, values, *limits)
+            if np.isfinite(values).any():  # where all are small, one scale for all panels shows none of them
+                axes.set_xlabel(f"layer (largest AIE: {np.nanmax(values):.2f})", labelpad=1)
             axes.set_yticks(range(len(roles)), [r + "*" if "subject" in r else r for r in roles])
             axes.tick_params(axis="y", labelleft=axes is axes_row[0])
         bar = figure.colorbar(image, ax=list(axes_row), aspect=14, fraction=0.05, pad=0.02)
