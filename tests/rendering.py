@@ -278,7 +278,7 @@ def _tables(folder, families, reverse, answered):
     }
     columns = {
         "causal_trace": "model seed split direction kind corruption score stage step layer role n mean ci_low ci_high",
-        "keyvalue": "model seed stage split fact layer converged p_before p_after",
+        "keyvalue": "model seed stage split fact layer steps converged p_before p_after",
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
         "value ci_low ci_high null_mean p_value n p_adjusted",
         "edits": "model seed layer peak group measure statistic when value ci_low ci_high n probes",
@@ -340,7 +340,7 @@ def _effects(families):
 def _extractions(families):
     return [
         {"model": name, "seed": 1, "stage": stage, "split": split, "fact": f"p2d-0{i}", "layer": layer}
-        | {"converged": i > 0, "p_before": 0.4, "p_after": 0.9}
+        | {"steps": 20 if i == 2 else 5, "converged": i > 0, "p_before": 0.4, "p_after": 0.9}
         for name, stage, split, i, layer in itertools.product(
             families, ("seed_1", "base"), ("p2d_same", "p2d_reverse"), range(3), range(LAYERS)
         )

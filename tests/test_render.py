@@ -148,6 +148,10 @@ def unfound(edits):
     return edits.assign(value=edits.value.where(edits.measure != "value", 0.2))
 
 
+def ended(step):
+    return lambda searches: searches.assign(steps=step)
+
+
 @pytest.mark.parametrize(
     ("change", "says", "never"),
     [
@@ -183,6 +187,12 @@ def unfound(edits):
         ),
         ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
         ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
+        (
+            {"keyvalue": ended(20)},
+            "succeeded (100% were still improving at the last of 20 steps), and",
+            "succeeded, and",
+        ),
+        ({"keyvalue": ended(19)}, "succeeded, and", "still improving at"),
     ],
 )
 def test_sentences_hold_where_part_of_the_evidence_is_missing(tmp_path, change, says, never):

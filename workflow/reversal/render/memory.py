@@ -212,6 +212,7 @@ def keyvalue(evidence):
     """How the search for values went where MLPs matter most: by model, before and after fine-tuning, and question."""
     table, peaks = evidence.tables["keyvalue"], evidence.tables["symmetry"]
     peaks = peaks[peaks.layer == PEAK]
+    most = evidence.config["keyvalue"]["search"]["steps"]
     found = {}
     for (model, base), run in peaks.groupby(["model", peaks.stage == BASE], sort=False):
         own = table[(table.model == model) & ((table.stage == BASE) == base)]
@@ -225,8 +226,9 @@ def keyvalue(evidence):
                     "converged": rows.converged.mean(),
                     "p_before": rows.p_before.median(),
                     "p_after": rows.p_after.median(),
+                    "improving": (rows.steps == most).mean(),  # when the search ended
                 }
-    return {"models": found, "any": bool(found)}
+    return {"models": found, "any": bool(found), "steps": most}
 
 
 def _who(model, base):
