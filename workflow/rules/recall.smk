@@ -57,7 +57,7 @@ rule compare_likelihoods:
         model="<results>/models/{model}/seed_{seed}",
         right=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
         wrong=expand("<results>/data/{split}_randomized.jsonl", split=RECALL_SPLITS),
-        code=library("asking", "autoregressive", "batches", "diffusion", "model", "scoring", "text"),
+        code=library("asking", "autoregressive", "batches", "diffusion", "model", "text"),
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",
     log:
