@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from workflow.reversal.render import post
+from workflow.reversal.render import post, tables
 
 from . import keep
 
@@ -20,7 +20,7 @@ KEPT = {  # {folder: what its results were made with}
     for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))
 }
 DATA = {True: "Generated data", False: "The data of Berglund et al. (2023)"}
-SPLITS = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
+SPLITS = tables.BY_QUESTION
 
 
 def percent(row):
