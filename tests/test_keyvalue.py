@@ -380,10 +380,10 @@ def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words
 def test_extractions_come_back_from_disk_as_they_were(networks, words, one_each, tmp_path):
     found = keyvalue.extract(networks["mdm"], words, one_each, layers=[0, 2], canvas=CANVAS, steps=1)
     extractions.write(found, tmp_path / "run" / "split.safetensors")
-    back = extractions.read(tmp_path / "run" / "split.safetensors")
+    back = extractions.Stored(tmp_path / "run" / "split.safetensors")
     assert list(back) == [0, 2]
     for was in found:
-        for name in ("key", "value", "original", "down"):
+        for name in extractions.ARRAYS:
             assert (getattr(back[was.layer], name) == getattr(was, name).numpy()).all()
         assert back[was.layer].outcomes.equals(was.outcomes)
         assert back[was.layer].facts == was.facts

@@ -1,5 +1,7 @@
 """Which layers are compared, and which facts each comparison rests on."""
 
+import tracemalloc
+
 import pandas as pd
 import pytest
 import torch
@@ -37,6 +39,20 @@ def compared(tmp_path_factory):
         extractions.write(some, folder / f"{split}.safetensors")
     groups = dict.fromkeys(FACTS, "both")
     return memory_tables.compare({"mdm/seed_1": folder}, pairs=PAIRS, groups=groups, traces=traces(), **STATISTICS)
+
+
+def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
+    layers, large = range(6), torch.zeros(12, 100_000)  # 4.8 MB
+    for split in PAIRS[0]:
+        some = [extraction(layer, [], layer)._replace(original=large) for layer in layers]
+        extractions.write(some, tmp_path / f"{split}.safetensors")
+    groups = dict.fromkeys(FACTS, "both")
+    tracemalloc.start()
+    few = STATISTICS | {"permutations": 9, "draws": 9}
+    memory_tables.compare({"mdm/seed_1": tmp_path}, pairs=PAIRS, groups=groups, traces=traces(), **few)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert large.nbytes < peak < 6 * large.nbytes
 
 
 def test_values_are_compared_where_both_searches_converged_and_keys_for_every_fact(compared):

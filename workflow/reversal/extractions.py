@@ -1,6 +1,7 @@
 """Keys and values on disk, and in pairs as they are compared. No network is needed."""
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,8 @@ import safetensors
 import safetensors.numpy
 
 from .files import atomic
+
+ARRAYS = ("key", "value", "original", "down")  # of an `Extraction`
 
 
 class Extraction(NamedTuple):
@@ -43,25 +46,33 @@ def pair(forward, reverse, *, converged=True):
 def write(extractions, path):
     """Write the extractions of one model and split, one a layer, as safetensors with their outcomes; all or nothing."""
     arrays = {
-        f"{found.layer}/{name}": np.ascontiguousarray(getattr(found, name))
-        for found in extractions
-        for name in ("key", "value", "original", "down")
+        f"{found.layer}/{name}": np.ascontiguousarray(getattr(found, name)) for found in extractions for name in ARRAYS
     }
     outcomes = {str(found.layer): found.outcomes.to_dict("list") for found in extractions}
     with atomic(path) as file:
         file.write(safetensors.numpy.save(arrays, {"outcomes": json.dumps(outcomes)}))
 
 
-def read(path):
-    """The extractions that `write` left, by layer."""
-    with safetensors.safe_open(path, framework="numpy") as file:
-        tables = {int(layer): pd.DataFrame(table) for layer, table in json.loads(file.metadata()["outcomes"]).items()}
-        return {
-            layer: Extraction(
-                layer,
-                table.fact.tolist(),
-                *(file.get_tensor(f"{layer}/{name}") for name in ("key", "value", "original", "down")),
-                table,
-            )
-            for layer, table in tables.items()
-        }
+class Stored(Mapping):
+    """The extractions that `write` left, by layer; each is read when it is asked for.
+
+    A large network's down-projections would fill gigabytes if all were held at once.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        with safetensors.safe_open(path, framework="numpy") as file:
+            tables = json.loads(file.metadata()["outcomes"])
+        self.outcomes = {int(layer): pd.DataFrame(table) for layer, table in tables.items()}
+
+    def __getitem__(self, layer):
+        table = self.outcomes[layer]
+        with safetensors.safe_open(self.path, framework="numpy") as file:
+            arrays = [file.get_tensor(f"{layer}/{name}") for name in ARRAYS]
+        return Extraction(layer, table.fact.tolist(), *arrays, table)
+
+    def __iter__(self):
+        return iter(self.outcomes)
+
+    def __len__(self):
+        return len(self.outcomes)

@@ -26,12 +26,12 @@ def compare(folders, *, pairs, groups, traces, components, folds, permutations, 
     for name, folder in folders.items():
         model, stage = name.split("/")
         about = {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != "base" else pd.NA, "stage": stage}
-        runs = [[extractions.read(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
+        runs = [[extractions.Stored(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
         found["outcomes"] += [
-            run.outcomes.assign(**about, split=split)
+            table.assign(**about, split=split)
             for pair, sides in zip(pairs, runs, strict=True)
             for split, side in zip(pair, sides, strict=True)
-            for run in side.values()
+            for table in side.outcomes.values()
         ]
         for label, layers in _layers(runs, traces, model).items():
             where = {**about, "layer": label, "layer_forward": layers[0], "layer_reverse": layers[1]}
