@@ -148,6 +148,10 @@ def unfound(edits):
     return edits.assign(value=edits.value.where(edits.measure != "value", 0.2))
 
 
+def faint(symmetry):
+    return symmetry.assign(ci_low=-0.1)
+
+
 def ended(step):
     return lambda searches: searches.assign(steps=step)
 
@@ -187,6 +191,10 @@ def ended(step):
         ),
         ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
         ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
+        ({}, "a concept looks alike as a key and as a value, for names and descriptions", "reaches 0"),
+        ({"symmetry": faint}, "a concept looks somewhat alike as a key", "a concept looks alike as a key"),
+        ({"symmetry": faint}, "the interval, which is about others like them, reaches 0", "a concept looks alike"),
+        ({"edits": unfound}, "so that of 8 none can have a p below 0.008", "a p below 0.04"),
         (
             {"keyvalue": ended(20)},
             "succeeded (100% were still improving at the last of 20 steps), and",

@@ -240,7 +240,8 @@ def symmetry(evidence):
     """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
 
     `pairing` counts the tests that ask whether the same facts correspond, `directions` those that ask only whether both
-    runs use the same directions of their space. `by_layer` has the pairing tests of every layer.
+    runs use the same directions of their space. `by_layer` has the pairing tests of every layer. `tests` is how many
+    are corrected together, and `least_p` what so many leave of the smallest p that the permutations can give.
     """
     table = evidence.tables["symmetry"]
     table = table[table.value.notna()]
@@ -272,6 +273,11 @@ def symmetry(evidence):
         if set(HEADLINES.values()) <= set(tests):
             found["models"][who] |= {what: tests[pair]["debiased_cka"] for what, pair in HEADLINES.items()}
     found["any"] = any(own["pairing"]["tests"] for own in found["models"].values())
+    found["permutations"] = evidence.config["symmetry"]["permutations"]
+    found["tests"] = max(
+        (own["pairing"]["tests"] + own["directions"]["tests"] for own in found["models"].values()), default=0
+    )
+    found["least_p"] = found["tests"] / (1 + found["permutations"])
     found["beyond_base"] = {
         model: {
             concept: difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
