@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import asking, autoregressive, diffusion, model, probing, scoring, text
+from workflow.reversal import asking, autoregressive, completion_files, diffusion, model, probing, scoring, text
 from workflow.reversal.facts import Row
 
 ROWS = [
@@ -78,10 +78,13 @@ def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
 
 def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tokenizer, tmp_path):
     found = asking.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
-    scoring.write_completions(found, tmp_path / "a.jsonl")
-    table = scoring.read_completions(tmp_path / "a.jsonl", model="ar", seed=3)
+    completion_files.write(found, tmp_path / "a.jsonl")
+    table = completion_files.read(tmp_path / "a.jsonl", model="ar", seed=3)
     assert list(table.columns) == ["model", "seed", *found[0]]
     assert table.generation.tolist() == [c["generation"] for c in found]
+    completion_files.write([], tmp_path / "none.jsonl")
+    none = completion_files.read(tmp_path / "none.jsonl", model="ar", seed=3)
+    assert len(none) == 0 and list(none) == list(table)
 
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import RendererAgg
 
-from workflow.reversal import figures, symmetry, trace_files
+from workflow.reversal import completion_files, figures, symmetry, trace_files
 from workflow.reversal.errors import UserError
 from workflow.reversal.facts import SPLITS, Fact, Row
 from workflow.reversal.figures import curse, denoising, read, sheet, style, tracing
@@ -64,7 +64,7 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
                         shown = revealed(said, number or 1, 7, rng)
                         values = (asked.fact, split, number, asked.prompt, asked.completion, said, right, shown)
                         records.append((model, seed, *values))
-    return pd.DataFrame(records, columns=["model", "seed", *read.COMPLETION])
+    return pd.DataFrame(records, columns=["model", "seed", *completion_files.COLUMNS])
 
 
 def likelihood(seeds=(1,), models=MODELS):

@@ -1,9 +1,8 @@
-"""Recall, scored: completions on disk, exact match and BLEU, and the tables that compare models. No network is needed.
+"""Recall, scored: exact match and BLEU, and the tables that compare models. No network is needed.
 
 Shares are between 0 and 1 in long tables, in percent in the wide ones; both kinds of BLEU run from 0 to 100.
 """
 
-import json
 import math
 from collections import Counter
 
@@ -14,7 +13,6 @@ from scipy import stats
 
 from . import intervals
 from .facts import SPLITS
-from .files import atomic
 
 TABLE_SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 BY_TRAINING = {split: f"{split} ({SPLITS[split].file})" for split in TABLE_SPLITS}
@@ -61,22 +59,6 @@ def char_bleu(reference, generation):
 
 def _ngrams(string, n):
     return Counter(string[i : i + n] for i in range(len(string) - n + 1))
-
-
-def write_completions(completions, path):
-    """Write completions as JSONL, all or nothing."""
-    with atomic(path) as file:
-        for completion in completions:
-            file.write((json.dumps(completion, ensure_ascii=False) + "\n").encode())
-
-
-def read_completions(path, **columns):
-    """The completions of a JSONL file as a table, with `columns` (model=…, seed=…) before theirs."""
-    with open(path, encoding="utf-8") as file:
-        table = pd.DataFrame([json.loads(line) for line in file])
-    for place, (name, value) in enumerate(columns.items()):
-        table.insert(place, name, value)
-    return table
 
 
 def step_scaling(completions, *, draws, rng):

@@ -6,7 +6,7 @@ rule complete:
     input:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        code=library("asking", "autoregressive", "batches", "diffusion", "model", "scoring", "text"),
+        code=library("asking", "autoregressive", "batches", "completion_files", "diffusion", "model", "scoring", "text"),
     output:
         "<results>/completions/{model}/seed_{seed}.jsonl",
     log:
@@ -30,7 +30,7 @@ rule score:
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         published=local("paper/table3.csv"),
-        code=library("facts", "intervals", "scoring"),
+        code=library("completion_files", "facts", "intervals", "scoring"),
     output:
         steps="<results>/tables/step_scaling.csv",
         by_training="<results>/tables/step_scaling_by_training_direction.csv",

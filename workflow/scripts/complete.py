@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import asking, facts, model, reporting, scoring
+from workflow.reversal import asking, completion_files, facts, model, reporting
 
 with reporting.job(snakemake) as job:
     net, tokenizer = model.load(snakemake.input.model)
@@ -15,4 +15,4 @@ with reporting.job(snakemake) as job:
                 net, tokenizer, rows, split=split, precision=snakemake.params.precision, **sampling
             )
             progress.advance(len(rows), split=split)
-    scoring.write_completions(completions, snakemake.output[0])
+    completion_files.write(completions, snakemake.output[0])

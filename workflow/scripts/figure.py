@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import facts, figures, reporting, trace_files
+from workflow.reversal import completion_files, facts, figures, reporting, trace_files
 from workflow.reversal.figures import read
 
 with reporting.job(snakemake):
@@ -10,10 +10,10 @@ with reporting.job(snakemake):
     name = snakemake.rule.removeprefix("figure_").removeprefix("kept_")
     match name:
         case "reversal_curse":
-            completions = read.each(read.completions, given.completions, params.trained)
+            completions = read.each(completion_files.read, given.completions, params.trained)
             drawing = figures.reversal_curse(completions, read.table(given.likelihood), models=params.models)
         case "canvas" | "denoising_step" | "timeline":
-            completions = read.each(read.completions, given.completions, params.trained)
+            completions = read.each(completion_files.read, given.completions, params.trained)
             rows = [row for file in given.rows for row in facts.read(file)]
             how = {"order": params.order} if name == "denoising_step" else {}
             drawing = getattr(figures, name)(completions, rows, **how)

@@ -3,14 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from workflow.reversal import files, reporting, scoring
+from workflow.reversal import completion_files, files, reporting, scoring
 
 with reporting.job(snakemake):
     params, output = snakemake.params, snakemake.output
     parts = []
     for name, file in zip(params.trained, snakemake.input.completions, strict=True):
         model, seed = name.split("/seed_")
-        parts.append(scoring.read_completions(file, model=model, seed=int(seed)))
+        parts.append(completion_files.read(file, model=model, seed=int(seed)))
     completions = pd.concat(parts)
     how = {"draws": params.bootstrap_draws, "rng": np.random.default_rng(params.seed)}
     published = pd.read_csv(snakemake.input.published) if params.show_published else None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflow.reversal import facts, model, reporting, scoring, trace_files, trace_study
+from workflow.reversal import completion_files, facts, model, reporting, trace_files, trace_study
 
 with reporting.job(snakemake) as job:
     net, tokenizer = model.load(snakemake.input.model)
@@ -11,7 +11,7 @@ with reporting.job(snakemake) as job:
     }
     sampling = {**snakemake.params.sampling, "steps": snakemake.params.tracing["sampling_steps"]}
     canvas = sampling.pop("canvas")
-    completions = scoring.read_completions(snakemake.input.completions)
+    completions = completion_files.read(snakemake.input.completions)
     for file in snakemake.input.rows:
         split = Path(file).stem
         correct = scoring.answered(completions, split=split, steps=sampling["steps"])

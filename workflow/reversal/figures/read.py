@@ -1,7 +1,5 @@
 """What figures are made from: tables and rows on disk, read without any network."""
 
-import json
-
 import pandas as pd
 import yaml
 
@@ -10,17 +8,10 @@ from ..errors import UserError
 
 def table(path, **columns):
     """A CSV table, with `columns` (model=…, seed=…) before its own. Only an empty field is missing: "NA" is a text."""
-    return _after(columns, pd.read_csv(path, keep_default_na=False, na_values=[""]))
-
-
-def completions(path, **columns):
-    """The completions of a JSONL file as a table, with `columns` before its own."""
-    with open(path, encoding="utf-8") as file:
-        rows = pd.DataFrame([json.loads(line) for line in file])
-    return _after(columns, rows if len(rows) else pd.DataFrame(columns=list(COMPLETION)))
-
-
-COMPLETION = ("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed")
+    rows = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    for place, (name, value) in enumerate(columns.items()):
+        rows.insert(place, name, value)
+    return rows
 
 
 def each(read, files, trained):
@@ -30,12 +21,6 @@ def each(read, files, trained):
         model, seed = name.split("/seed_")
         parts.append(read(path, model=model, seed=int(seed)))
     return pd.concat(parts, ignore_index=True)
-
-
-def _after(columns, rows):
-    for place, (name, value) in enumerate(columns.items()):
-        rows.insert(place, name, value)
-    return rows
 
 
 def begins(token, answer):
