@@ -25,3 +25,12 @@ def read(path, **columns):
     for place, (name, value) in enumerate(columns.items()):
         table.insert(place, name, value)
     return table
+
+
+def answered(completions, *, split, steps):
+    """Which rows of a split one model answered rightly in `steps` steps; None where its `completions` do not say.
+
+    An autoregressive model's completions have no steps and are taken whatever `steps` is.
+    """
+    rows = completions[(completions.split == split) & (completions.steps.isna() | (completions.steps == steps))]
+    return rows.correct.tolist() if len(rows) else None

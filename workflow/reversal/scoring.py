@@ -25,15 +25,6 @@ BY_QUESTION = {
 }
 
 
-def answered(completions, *, split, steps):
-    """Which rows of a split one model answered rightly in `steps` steps; None where its `completions` do not say.
-
-    An autoregressive model's completions have no steps and are taken whatever `steps` is.
-    """
-    rows = completions[(completions.split == split) & (completions.steps.isna() | (completions.steps == steps))]
-    return rows.correct.tolist() if len(rows) else None
-
-
 def correct(reference, generation):
     """Exact match: the reference, lower-cased and stripped, is contained in the generation."""
     return reference.strip().lower() in generation.strip().lower()

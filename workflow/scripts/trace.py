@@ -14,7 +14,7 @@ with reporting.job(snakemake) as job:
     completions = completion_files.read(snakemake.input.completions)
     for file in snakemake.input.rows:
         split = Path(file).stem
-        correct = scoring.answered(completions, split=split, steps=sampling["steps"])
+        correct = completion_files.answered(completions, split=split, steps=sampling["steps"])
         traces, outcomes = trace_study.trace_split(
             net,
             tokenizer,
