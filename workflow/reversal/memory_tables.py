@@ -35,8 +35,9 @@ def compare(folders, *, pairs, groups, traces, components, folds, permutations, 
         ]
         for label, layers in _layers(runs, traces, model).items():
             where = {**about, "layer": label, "layer_forward": layers[0], "layer_reverse": layers[1]}
+            both = [(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
             for kind in PAIRS_OF:
-                arrays, names = _joined(runs, layers, converged=kind == "value")
+                arrays, names = _joined(both, converged=kind == "value")
                 how = {"components": components, "folds": folds, "groups": [groups[name] for name in names]}
                 compared = _compare(kind, arrays, names, permutations=permutations, draws=draws, seed=seed, **how)
                 for table, rows in compared.items():
@@ -89,9 +90,9 @@ def _layers(runs, traces, model):
     return ({PEAK: peak} if peak else {}) | {str(layer): (layer, layer) for layer in runs[0][0]}
 
 
-def _joined(runs, layers, *, converged):
-    """The arrays of all pairs of splits under each other, and their facts' ids; of all facts or the converged ones."""
-    parts = [extractions.pair(forward[layers[0]], reverse[layers[1]], converged=converged) for forward, reverse in runs]
+def _joined(pairs, *, converged):
+    """The arrays of all pairs of extractions under each other, and their facts' ids; of all or the converged ones."""
+    parts = [extractions.pair(*pair, converged=converged) for pair in pairs]
     arrays = {
         name: parts[0][0][name] if name.startswith("down") else np.concatenate([part[name] for part, _ in parts])
         for name in parts[0][0]

@@ -10,7 +10,7 @@ rule figure_reversal_curse:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         likelihood="<results>/tables/likelihood.csv",
         words=local("paper/alt.yaml"),
-        code=library(*DRAWING, "figures/curse"),
+        code=library(*DRAWING, "completion_files", "figures/curse"),
     output:
         **picture("reversal_curse", category="Recall", figure="The reversal curse"),
     log:
@@ -31,7 +31,7 @@ rule figure_canvas:
         completions=expand("<results>/completions/{trained}.jsonl", trained=EXAMPLES),
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
         words=local("paper/alt.yaml"),
-        code=library(*DRAWING, "figures/denoising"),
+        code=library(*DRAWING, "completion_files", "figures/denoising"),
     output:
         **picture("canvas", category="Denoising", figure="The canvas"),
     log:

@@ -4,7 +4,7 @@ import json
 
 FAMILIES = {name: model["family"] for name, model in config["models"].items()}
 EXAMPLES = expand("{model}/seed_{seed}", model=DIFFUSION[:1], seed=config["seeds"][:1])
-DRAWING = ["completion_files", "facts"] + [f"figures/{part}" for part in ("__init__", "read", "sheet", "style")]
+DRAWING = ["facts"] + [f"figures/{part}" for part in ("__init__", "read", "sheet", "style")]
 
 FIGURES_RECALL = ["reversal_curse", "probe", "dataset", "training_curves", "step_scaling"]
 FIGURES_RECALL += ["canvas", "denoising_step", "timeline"] if DIFFUSION else []

@@ -8,7 +8,7 @@ rule trace:
         rows=expand("<results>/data/{split}.jsonl", split=config["tracing"]["splits"]),
         completions="<results>/completions/{model}/seed_{seed}.jsonl",
         code=library(
-            *("completion_files", "diffusion", "autoregressive", "model", "text"),
+            *("asking", "completion_files", "diffusion", "autoregressive", "model", "text"),
             *("trace_files", "trace_study", "tracing", "tracing_llama"),
         ),
     output:
