@@ -15,7 +15,8 @@ import yaml
 from safetensors.torch import save_file
 
 from benchmarks.shapes import SMDM_1028M
-from workflow.reversal import generate, published, smdm, text
+from reversal.data import berglund, generated
+from reversal.models import smdm, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,7 +34,7 @@ def write_weights(path, *, causal, seed, shape=SMDM_1028M):
 
 def write_tokenizer(path, texts, size):
     """A tokenizer.json of exactly `size` ids: those that `texts` need, and others that stand for nothing."""
-    tokenizer = text.train_tokenizer(texts, size)
+    tokenizer = tokens.train_tokenizer(texts, size)
     tokenizer.add_tokens([f"<unused_{i}>" for i in range(size - len(tokenizer))])
     tokenizer.backend_tokenizer.save(str(path))
 
@@ -51,7 +52,7 @@ def study(config, folder, *, data, epochs, shape=SMDM_1028M):
             **model,
             "lit_gpt": {
                 "n_head": shape["heads"],
-                "eos_token": text.EOS,
+                "eos_token": tokens.EOS,
                 "weights": {"path": str(folder / f"{name}.safetensors")},
                 "tokenizer": {"path": str(folder / "tokenizer.json")},
             },
@@ -64,11 +65,11 @@ def study(config, folder, *, data, epochs, shape=SMDM_1028M):
 def sentences(data):
     """What the study trains on and asks; with all its words whole, rows fit into the canvas that the paper's has."""
     if data:
-        _, train, splits = published.read(data)
+        _, train, splits = berglund.read(data)
     else:
         default = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))["data"]["generated"]
         folders = {name: ROOT / default[name] for name in ("words", "templates")}
-        _, train, splits = generate.read(**{**default, **folders})
+        _, train, splits = generated.make(**{**default, **folders})
     return [row.text for rows in (train, *splits.values()) for row in rows]
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from workflow.reversal import model
+from reversal.models import network
 
 
 @torch.no_grad()
@@ -16,7 +16,7 @@ def trace(net, input_ids, *, subject, answer, noise, kind="state", window=1, sev
 
     `positions` (None: all) are those to restore.
     """
-    depth = len(model.layers(net))
+    depth = len(network.layers(net))
     batch = torch.as_tensor(input_ids).to(net.device).repeat(1 + len(noise), 1)
     corrupted = {}
     base = _run(net, batch, subject, answer, noise, _reading(net, severed, corrupted))
@@ -46,14 +46,14 @@ def _run(net, batch, subject, answer, noise, hooks):
     with ExitStack() as stack:
         for module, hook in [(net.get_input_embeddings(), corrupt), *hooks]:
             stack.callback(module.register_forward_hook(hook).remove)
-        logits = net(input_ids=batch, use_cache=False).logits[..., : model.vocab(net)]
+        logits = net(input_ids=batch, use_cache=False).logits[..., : network.vocab(net)]
     logs = logits.float().log_softmax(-1)
     return sum(logs[:, position, token] for position, token in answer.items())
 
 
 def _module(net, kind, layer):
-    block = model.layers(net)[layer]
-    return {"state": lambda b: b, "mlp": model.mlp, "attn": model.attention}[kind](block)
+    block = network.layers(net)[layer]
+    return {"state": lambda b: b, "mlp": network.mlp, "attn": network.attention}[kind](block)
 
 
 def _copying(module, position):
@@ -81,4 +81,4 @@ def _reading(net, kind, values):
 
         return hook
 
-    return [(_module(net, kind, layer), keep(layer)) for layer in range(len(model.layers(net)))] if kind else []
+    return [(_module(net, kind, layer), keep(layer)) for layer in range(len(network.layers(net)))] if kind else []

@@ -13,7 +13,9 @@ import time
 import torch
 
 from benchmarks.shapes import SMDM_1028M
-from workflow.reversal import batches, diffusion, model
+from reversal.common import batches
+from reversal.models import network
+from reversal.recall import masked
 
 SIZES = {
     "default": {"shape": {"vocab": 2000, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "canvas": 25, "steps": 16},
@@ -28,7 +30,7 @@ SIZES = {
 @torch.no_grad()
 def one_at_a_time(net, prompt, *, canvas, steps, guidance):
     """The canvas of one prompt, as SMDM's evaluation finds it: every step run, all logits taken, batch of one."""
-    mask = model.mask_id(net)
+    mask = network.mask_id(net)
     x = torch.full((1, canvas), mask, device=net.device)
     x[0, : len(prompt)] = torch.tensor(prompt)
     t = torch.linspace(1, 1e-5, steps + 1)
@@ -37,11 +39,11 @@ def one_at_a_time(net, prompt, *, canvas, steps, guidance):
         if guidance:
             unconditional = x.clone()
             unconditional[:, : len(prompt)] = mask
-            both = model.logits(net, model.hidden(net, torch.cat([x, unconditional])))
+            both = network.logits(net, network.hidden(net, torch.cat([x, unconditional])))
             given, free = both.float().chunk(2)
             logits = (free + (1 + guidance) * (given - free))[masked]
         else:
-            logits = model.logits(net, model.hidden(net, x)).float()[masked]
+            logits = network.logits(net, network.hidden(net, x)).float()[masked]
         confidence, token = logits.double().softmax(-1).max(-1)
         left = int(masked.sum())
         count = left if i == steps - 1 else int(left * (1 - t[i + 1] / t[i]))
@@ -78,7 +80,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts")
     options = parser.parse_args()
     size, device = SIZES[options.size], options.device
-    net = model.new(causal=False, seed=0, **size["shape"]).to(device)
+    net = network.new(causal=False, seed=0, **size["shape"]).to(device)
     generator = torch.Generator().manual_seed(0)
     prompts = random_prompts(
         options.prompts, vocab=size["shape"]["vocab"], longest=size["canvas"] * 3 // 5, generator=generator
@@ -90,7 +92,7 @@ def main():
             return [one_at_a_time(net, prompt, **settings) for prompt in prompts[: options.alone]]
 
     def together(batch_size):
-        return diffusion.denoise(net, prompts, **settings, batch_size=batch_size, precision=options.precision)
+        return masked.denoise(net, prompts, **settings, batch_size=batch_size, precision=options.precision)
 
     slowest, fastest, same = float("inf"), {}, {}
     # In turns, so that whatever else the machine does falls on all alike.

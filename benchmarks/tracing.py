@@ -15,7 +15,8 @@ import torch
 
 from benchmarks import naive_trace
 from benchmarks.shapes import SMDM_1028M
-from workflow.reversal import model, tracing, tracing_llama
+from reversal.models import network
+from reversal.tracing import engine, llama
 
 SIZES = {
     "default": {"shape": {"vocab": 2000, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "tokens": 20},
@@ -43,7 +44,7 @@ def main():
         for kind in options.kinds:
             question |= {"kind": kind, "window": options.window}
             expected = effects(net, question)
-            for precision in options.precisions or (["float32"] if device.type == "cpu" else tracing_llama.DTYPES):
+            for precision in options.precisions or (["float32"] if device.type == "cpu" else llama.DTYPES):
                 slow, fast = race(net, question, precision, options)
                 error = (effects(net, question, precision) - expected).abs().max().item()
                 print(
@@ -58,8 +59,8 @@ def arguments():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", default="default", choices=SIZES)
     parser.add_argument("--families", nargs="+", default=["ar", "mdm"], choices=["ar", "mdm"])
-    parser.add_argument("--kinds", nargs="+", default=["state"], choices=tracing.KINDS)
-    parser.add_argument("--precisions", nargs="+", choices=tracing_llama.DTYPES)
+    parser.add_argument("--kinds", nargs="+", default=["state"], choices=engine.KINDS)
+    parser.add_argument("--precisions", nargs="+", choices=llama.DTYPES)
     parser.add_argument("--window", type=int, default=3)
     parser.add_argument("--budget", type=int, help="bytes of activations at a time")
     parser.add_argument("--repeats", type=int, default=5)
@@ -71,13 +72,13 @@ def arguments():
 def build(family, size, device):
     """A network with random weights and what to trace in it."""
     generator = torch.Generator().manual_seed(0)
-    net = model.new(causal=family == "ar", seed=0, **size["shape"]).to(device)
-    ids = torch.randint(model.vocab(net), (size["tokens"],), generator=generator)
+    net = network.new(causal=family == "ar", seed=0, **size["shape"]).to(device)
+    ids = torch.randint(network.vocab(net), (size["tokens"],), generator=generator)
     places = [len(ids) - 1]
     if family == "mdm":
         places = list(range(len(ids) - ANSWERS - 2, len(ids) - 2))
-        ids[places[0] :] = model.mask_id(net)
-    noise = tracing.draw_noise(net, SUBJECT, DRAWS, generator=generator)
+        ids[places[0] :] = network.mask_id(net)
+    noise = engine.draw_noise(net, SUBJECT, DRAWS, generator=generator)
     return net, {"input_ids": ids, "subject": SUBJECT, "answer": plant(net, ids, places), "noise": noise}
 
 
@@ -89,10 +90,10 @@ def plant(net, ids, places):
     points where the last state does.
     """
     head = net.get_output_embeddings().weight
-    states = model.hidden(net, ids[None].to(net.device))[0, places]
-    head.mul_(SPREAD / model.logits(net, states).std())
+    states = network.hidden(net, ids[None].to(net.device))[0, places]
+    head.mul_(SPREAD / network.logits(net, states).std())
     head[0] = states.mean(0) / states.mean(0).square().sum()
-    logits = model.logits(net, states)
+    logits = network.logits(net, states)
     low, high = 0.0, 1e3
     for _ in range(40):
         scale = (low + high) / 2
@@ -104,7 +105,7 @@ def plant(net, ids, places):
 
 def effects(net, question, precision="float32"):
     """The indirect effects (positions, layers)."""
-    found = tracing.trace(net, **question, precision=precision)
+    found = engine.trace(net, **question, precision=precision)
     return found.restored - found.corrupted
 
 
@@ -115,7 +116,7 @@ def race(net, question, precision, options):
     naive, ours = [], []
     for turn in range(1 + options.repeats):
         slow = seconds(lambda: naive_trace.trace(net, **question, positions=some), net.device)
-        fast = seconds(lambda: tracing.trace(net, **question, precision=precision, budget=options.budget), net.device)
+        fast = seconds(lambda: engine.trace(net, **question, precision=precision, budget=options.budget), net.device)
         if turn:  # the first warms up
             naive.append(slow * tokens / len(some))
             ours.append(fast)

@@ -18,7 +18,8 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from benchmarks.shapes import SMDM_1028M
-from workflow.reversal import model, objective, train
+from reversal.models import network
+from reversal.training import loop, objective
 
 SIZES = {
     "default": {"shape": {"vocab": 2560, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "rows": (11, 20)},
@@ -51,7 +52,7 @@ def ours(net, rows, recipe, device):
     """Seconds for one pass of our loop, and those of the second half of its steps, when nothing is new to it."""
     wait(device)
     start = time.perf_counter()
-    history = train.fit(net, rows, recipe)
+    history = loop.fit(net, rows, recipe)
     wait(device)
     spent = np.cumsum([len(batch) for batch in batches(rows, recipe)]) / history.rows_per_second  # at each step
     return time.perf_counter() - start, spent.iloc[-1] - spent.iloc[len(spent) // 2 - 1]
@@ -59,7 +60,7 @@ def ours(net, rows, recipe, device):
 
 def batches(rows, recipe):
     """Row numbers of each step."""
-    return train.epoch_batches([len(row) for row in rows], recipe.batch, seed=recipe.seed, epoch=0)
+    return loop.epoch_batches([len(row) for row in rows], recipe.batch, seed=recipe.seed, epoch=0)
 
 
 def trainers(net, rows, recipe, device):
@@ -69,9 +70,9 @@ def trainers(net, rows, recipe, device):
     def collate(batch):
         numbers = order[collate.step % len(order)]
         collate.step += 1
-        ids, _ = train.pad([rows[i] for i in numbers], 0)
+        ids, _ = loop.pad([rows[i] for i in numbers], 0)
         generator = torch.Generator().manual_seed(collate.step)
-        return objective.diffusion_targets(ids, model.mask_id(net), generator=generator)._asdict()
+        return objective.diffusion_targets(ids, network.mask_id(net), generator=generator)._asdict()
 
     collate.step = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -125,15 +126,15 @@ def main():
     options = parser.parse_args()
     size, device = SIZES[options.size], options.device
     rows = random_rows(64 * options.steps, *size["rows"], size["shape"]["vocab"])
-    recipe = train.Recipe(epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile)
-    net = model.new(causal=False, eos=0, seed=0, **size["shape"]).to(device)
+    recipe = loop.Recipe(epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile)
+    net = network.new(causal=False, eos=0, seed=0, **size["shape"]).to(device)
     peers, mine = [], []
     for _ in range(options.rounds):
         if not options.ours:
             peers.append(trainers(net, rows, recipe, device))
         mine.append(ours(net, rows, recipe, device))
     fast, second_half = map(min, zip(*mine, strict=True))
-    print(f"{options.size}, {model.parameter_count(net) / 1e6:.1f}M parameters, batches of 64, {device}")
+    print(f"{options.size}, {network.parameter_count(net) / 1e6:.1f}M parameters, batches of 64, {device}")
     best = ({"transformers' Trainer": min(peers)} if peers else {}) | {"ours": fast}
     for name, seconds in best.items():
         print(f"{name:24}{len(rows) / seconds:9.0f} rows/s{next(iter(best.values())) / seconds:7.2f} ×")
@@ -143,7 +144,7 @@ def main():
     if device.type == "cuda":
         order = batches(rows, recipe)
         tokens = sum(len(rows[i]) for batch in order[len(order) // 2 :] for i in batch)
-        multiplied = model.parameter_count(net) - net.get_input_embeddings().weight.numel()
+        multiplied = network.parameter_count(net) - net.get_input_embeddings().weight.numel()
         used, possible = 6 * multiplied * tokens / second_half, matrix_rate(device)
         print(f"in the second half of the steps, {2e3 * second_half / len(order):.1f} ms each:")
         print(

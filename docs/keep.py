@@ -20,9 +20,9 @@ import pandas as pd
 import yaml
 from snakemake.utils import update_config
 
-from workflow.reversal import corruptions
-from workflow.reversal.files import write_table
-from workflow.reversal.render import numbers, provenance
+from reversal.common.files import write_table
+from reversal.paper import numbers, provenance
+from reversal.tracing import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "symmetry", "edits")
@@ -63,7 +63,7 @@ def costs(results):
 
 def averages(traces):
     """The rows of a table of traces that are averages over steps, of the probability under the leading corruption."""
-    leading = traces.corruption == corruptions.main(traces.corruption)
+    leading = traces.corruption == vocabulary.main(traces.corruption)
     return traces[leading & traces.step.isna() & (traces.stage == "all") & (traces.score == "probability")]
 
 

@@ -9,9 +9,12 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from workflow.reversal import base, facts, generate, model, published, smdm, text
-from workflow.reversal.errors import UserError
-from workflow.schemas import validation
+from reversal.common import configuration
+from reversal.common.errors import UserError
+from reversal.data import berglund, facts
+from reversal.data import generated as generation
+from reversal.models import network, smdm, tokens
+from reversal.training import bases
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests/golden/smdm"
@@ -127,18 +130,18 @@ def rows(folder, *lines, read=facts.read):
 def words(folder, name, content):
     file = folder / f"{name}.txt"
     file.write_text(content)
-    return generate.read_lines(file)
+    return generation.read_lines(file)
 
 
 def templates(folder, line):
     (folder / "p2d.txt").write_text(f"{line}\n")
-    generate.read_templates(folder / "p2d.txt", asks="description")
+    generation.read_templates(folder / "p2d.txt", asks="description")
 
 
 def generated(**changes):
     where = {"words": ROOT / "data/words", "templates": ROOT / "data/templates", "seed": 1}
     sizes = {"people_per_group": 30, "train_templates": 30, "test_templates": 10}
-    generate.read(**where, **sizes | changes)
+    generation.make(**where, **sizes | changes)
 
 
 def checkpoint(folder, change=None, causal=False, n_head=4):
@@ -161,19 +164,19 @@ def pickled(folder):
 
 
 def lit_gpt(folder, **changes):
-    reader = text.train_tokenizer(["a few words"], 300)
+    reader = tokens.train_tokenizer(["a few words"], 300)
     reader.save_pretrained(folder)
     source = {
         "weights": {"path": GOLDEN / "mdm.safetensors"},
         "tokenizer": {"path": folder / "tokenizer.json"},
-        "eos_token": text.EOS,
+        "eos_token": tokens.EOS,
     }
-    base.lit_gpt(folder / "base", causal=False, n_head=4, **source | changes)
+    bases.from_lit_gpt(folder / "base", causal=False, n_head=4, **source | changes)
 
 
 def saved(folder):
-    net = model.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
-    model.save(net, None, folder / "net")
+    net = network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
+    network.save(net, None, folder / "net")
     return folder / "net"
 
 
@@ -182,19 +185,19 @@ def damaged(folder):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    model.load(folder / "net")
+    network.load(folder / "net")
 
 
 def without(folder, name):
     (saved(folder) / name).unlink()
-    model.load(folder / "net")
+    network.load(folder / "net")
 
 
 def unverified(folder, change):
     net = saved(folder)
     (net / "checksums.json").unlink()
     change(net)
-    model.load(net)
+    network.load(net)
 
 
 def rewritten(folder, name, content):
@@ -222,7 +225,7 @@ HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors",
 FILES = [
     ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it; a list has"),
     ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; each"),
-    ("a word list that is not there", lambda f: generate.read_words(f), "first_names.txt: No such file"),
+    ("a word list that is not there", lambda f: generated.read_words(f), "first_names.txt: No such file"),
     ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
     (
         "more people than names",
@@ -249,7 +252,7 @@ FILES = [
         lambda f: rows(f, FACT, FACT, read=facts.read_facts),
         "rows.jsonl:2: id 'p2d-00' is that of line 1; ids are unique",
     ),
-    ("a published set that is not there", lambda f: published.read(f / "set"), "all_prompts_train.jsonl: no such file"),
+    ("a published set that is not there", lambda f: berglund.read(f / "set"), "all_prompts_train.jsonl: no such file"),
     (
         "a checkpoint without a tensor",
         lambda f: checkpoint(f, lambda tensors: tensors.pop("transformer.ln_f.weight")),
@@ -321,7 +324,7 @@ def document():
     ]
     for keys, value, _ in CONFIGURATIONS:
         shown = "(left out)" if value is REMOVE else json.dumps(value)
-        answer = validation.complaint(changed(default, keys, value), []).removeprefix("--config: ")
+        answer = configuration.complaint(changed(default, keys, value), []).removeprefix("--config: ")
         lines.append(f"| `{'.'.join(keys)}: {shown}` | {_cell(answer)} |")
     lines += ["", "## In data and model files", "", "| mistake | answer |", "|---|---|"]
     lines += [f"| {what} | {_cell(told(mistake))} |" for what, mistake, _ in FILES]

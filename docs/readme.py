@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from workflow.reversal.render import post, tables
+from reversal.paper import post, tables
 
 from . import keep
 

@@ -1,13 +1,17 @@
 """What several tests share: the repository, its word lists, and tiny networks."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from workflow.reversal import generate, model, text
+from reversal.data.generated import make, read_words
+from reversal.models import network, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
+# For the processes that tests start.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"), os.getenv("PYTHONPATH")]))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -32,13 +36,13 @@ def shared():
 
 @pytest.fixture(scope="session")
 def words():
-    return generate.read_words(ROOT / "data/words")
+    return read_words(ROOT / "data/words")
 
 
 @pytest.fixture(scope="session")
 def generated():
     """The default study's facts, training rows and splits."""
-    return generate.read(
+    return make(
         words=ROOT / "data/words",
         templates=ROOT / "data/templates",
         people_per_group=30,
@@ -51,13 +55,13 @@ def generated():
 @pytest.fixture(scope="session")
 def tokenizer(generated):
     """A small tokenizer trained on the default study's rows."""
-    return text.train_tokenizer([row.text for row in generated[1]], 600)
+    return tokens.train_tokenizer([row.text for row in generated[1]], 600)
 
 
 @pytest.fixture
 def short_of_memory(monkeypatch):
     """Once called, networks run out of memory with more than so many rows; returns the sizes that were tried."""
-    hidden, tried = model.hidden, []
+    hidden, tried = network.hidden, []
 
     def limit(rows):
         def small(net, ids, attention_mask=None):
@@ -66,7 +70,7 @@ def short_of_memory(monkeypatch):
                 raise torch.OutOfMemoryError("out of memory")
             return hidden(net, ids, attention_mask)
 
-        monkeypatch.setattr(model, "hidden", small)
+        monkeypatch.setattr(network, "hidden", small)
         return tried
 
     return limit
@@ -75,4 +79,4 @@ def short_of_memory(monkeypatch):
 @pytest.fixture(params=[True, False], ids=["autoregressive", "diffusion"])
 def tiny(request, tokenizer):
     """A random network of either family over `tokenizer`."""
-    return model.new(causal=request.param, vocab=len(tokenizer), width=32, layers=2, heads=2, mlp=64, eos=0, seed=0)
+    return network.new(causal=request.param, vocab=len(tokenizer), width=32, layers=2, heads=2, mlp=64, eos=0, seed=0)

@@ -2,8 +2,10 @@
 
 import torch
 
-from workflow.reversal import keyvalue, model, text
-from workflow.reversal.facts import Row
+from reversal.data.facts import Row
+from reversal.memory import extract
+from reversal.models import tokens
+from reversal.models.network import new
 
 NAMES = ("Ada", "Bo", "Cleo", "Dov", "Edda", "Finn", "Gwen", "Hugo")
 DESCRIPTIONS = (
@@ -40,7 +42,7 @@ def everything():
 
 
 def tokenizer():
-    return text.train_tokenizer([row.text for row in everything()] * 3, 420)
+    return tokens.train_tokenizer([row.text for row in everything()] * 3, 420)
 
 
 def network(words, *, causal, steps=0):
@@ -49,7 +51,7 @@ def network(words, *, causal, steps=0):
     Its first block does not attend, and embeddings stay small: what later blocks know of a subject comes from the first
     MLP, so that a value put there can make them say anything.
     """
-    net = model.new(causal=causal, vocab=len(words), width=32, layers=3, heads=2, mlp=48, eos=0, seed=0)
+    net = new(causal=causal, vocab=len(words), width=32, layers=3, heads=2, mlp=48, eos=0, seed=0)
     fixed = {"model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.weight"}
     learned = [parameter for name, parameter in net.named_parameters() if name not in fixed]
     with torch.no_grad():
@@ -57,10 +59,10 @@ def network(words, *, causal, steps=0):
         for matrix in (parameter for parameter in learned if parameter.dim() == 2):
             matrix *= 4  # from the usual small weights it would take long to learn anything
     optimizer = torch.optim.Adam(learned, lr=1e-2)
-    questions = [keyvalue.question(net, words, row, canvas=CANVAS) for row in everything()]
+    questions = [extract.question(net, words, row, canvas=CANVAS) for row in everything()]
     for _ in range(steps):
-        for batch in keyvalue.collate(net, questions):
-            torch.nn.functional.nll_loss(keyvalue.log_probabilities(net, batch), batch.token).backward()
+        for batch in extract.collate(net, questions):
+            torch.nn.functional.nll_loss(extract.log_probabilities(net, batch), batch.token).backward()
         optimizer.step()
         net.zero_grad()
     return net

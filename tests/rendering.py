@@ -10,8 +10,8 @@ import pandas as pd
 import safetensors.numpy
 import yaml
 
-from workflow.reversal.facts import RECALL_SPLITS
-from workflow.reversal.render import evidence, write
+from reversal.data.facts import RECALL_SPLITS
+from reversal.paper import evidence, write
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]

@@ -1,4 +1,5 @@
-from workflow.reversal import ablation, model
+from reversal.models import network
+from reversal.recall import ablation
 
 SAMPLING = {"canvas": 80, "steps": 2, "guidance": 0.0, "order": "confidence", "temperature": 0.0, "schedule": "linear"}
 SAMPLING |= {"block": None, "remasking": "none"}
@@ -18,7 +19,7 @@ def test_one_choice_changes_at_a_time_and_the_configured_one_is_among_them():
 
 
 def test_every_variant_is_scored_on_every_split(generated, tokenizer):
-    net = model.new(causal=False, vocab=len(tokenizer), width=16, layers=1, heads=2, mlp=32, eos=0, seed=0)
+    net = network.new(causal=False, vocab=len(tokenizer), width=16, layers=1, heads=2, mlp=32, eos=0, seed=0)
     splits = {name: generated[2][name][:3] for name in ("d2p_same", "p2d_same")}
     factors = {"steps": [1, 2], "block": [None, 8], "remasking": ["none", "low_confidence"], "canvas": [80, 90]}
     table = ablation.ablate(net, tokenizer, splits, sampling={**SAMPLING, "steps": 10}, factors=factors)

@@ -5,8 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import asking, autoregressive, completion_files, diffusion, model, probing, scoring, text
-from workflow.reversal.facts import Row
+from reversal.data.facts import Row
+from reversal.models import network, tokens
+from reversal.recall import ask, autoregressive, first_tokens, masked
+from reversal.recall import files as completion_files
+from reversal.recall import tables as recall_tables
 
 ROWS = [
     Row("p-0", 0, "Ada Quill is", " a tuba maker.", (0, 9), (1, 13)),
@@ -23,61 +26,61 @@ CANVAS = 30
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return text.train_tokenizer([row.text for row in ROWS], 290)
+    return tokens.train_tokenizer([row.text for row in ROWS], 290)
 
 
 @pytest.fixture(scope="module")
 def networks(tokenizer):
     shape = {"vocab": len(tokenizer), "width": 16, "layers": 2, "heads": 2, "mlp": 32, "eos": tokenizer.eos_token_id}
-    return {"mdm": model.new(causal=False, seed=0, **shape), "ar": model.new(causal=True, seed=1, **shape)}
+    return {"mdm": network.new(causal=False, seed=0, **shape), "ar": network.new(causal=True, seed=1, **shape)}
 
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
 def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, family):
     sampling = {"steps": 4, "guidance": 0.8} if family == "mdm" else {}
-    found = asking.complete_split(networks[family], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, **sampling)
+    found = ask.complete_split(networks[family], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, **sampling)
     assert [c["prompt"] for c in found] == [row.prompt for row in ROWS]
     for row, completion in zip(ROWS, found, strict=True):
-        prompt = text.encode(tokenizer, row).prompt
+        prompt = tokens.encode(tokenizer, row).prompt
         assert completion["steps"] == sampling.get("steps") and completion["reference"] == row.completion
-        assert completion["correct"] == scoring.correct(row.completion, completion["generation"])
-        tokens = {position: token for position, token, _, _ in completion["revealed"]}
-        assert list(sorted(tokens)) == list(range(prompt, prompt + len(tokens)))
+        assert completion["correct"] == recall_tables.correct(row.completion, completion["generation"])
+        shown = {position: token for position, token, _, _ in completion["revealed"]}
+        assert list(sorted(shown)) == list(range(prompt, prompt + len(shown)))
         if family == "mdm":
-            assert len(tokens) == CANVAS - prompt
+            assert len(shown) == CANVAS - prompt
         steps = [step for _, _, step, _ in completion["revealed"]]
         assert steps == sorted(steps)
         assert all(0 <= confidence <= 1 for *_, confidence in completion["revealed"])
 
 
 def test_both_families_answer_what_their_own_modules_give(networks, tokenizer):
-    prompts = [text.prompt_ids(tokenizer, row) for row in ROWS]
-    mdm = asking.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, steps=3)
-    canvas = diffusion.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
+    prompts = [tokens.prompt_ids(tokenizer, row) for row in ROWS]
+    mdm = ask.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, steps=3)
+    canvas = masked.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
     for completion, prompt, ids in zip(mdm, prompts, canvas, strict=True):
-        assert completion["generation"] == asking.decode(tokenizer, ids[len(prompt) :])
-    ar = asking.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
+        assert completion["generation"] == ask.decode(tokenizer, ids[len(prompt) :])
+    ar = ask.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
     for completion, prompt in zip(ar, prompts, strict=True):
         room = CANVAS - len(prompt)
         (ids,) = autoregressive.complete(networks["ar"], [prompt], new_tokens=room, eos=tokenizer.eos_token_id).tokens
-        assert completion["generation"] == asking.decode(tokenizer, ids)
+        assert completion["generation"] == ask.decode(tokenizer, ids)
         assert len(completion["revealed"]) == len(ids)
 
 
 def test_a_generation_ends_at_the_first_end_token(tokenizer):
     ids = tokenizer(" a tuba")["input_ids"]
-    assert asking.decode(tokenizer, ids + [tokenizer.eos_token_id] + ids) == " a tuba"
-    assert asking.decode(tokenizer, []) == ""
+    assert ask.decode(tokenizer, ids + [tokenizer.eos_token_id] + ids) == " a tuba"
+    assert ask.decode(tokenizer, []) == ""
 
 
 def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
-    longest = max(len(text.encode(tokenizer, row).ids) for row in ROWS)
+    longest = max(len(tokens.encode(tokenizer, row).ids) for row in ROWS)
     with pytest.raises(ValueError, match=f"p2d_same: row . and its answer have {longest} tokens; the canvas holds"):
-        asking.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=longest - 1, steps=2)
+        ask.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=longest - 1, steps=2)
 
 
 def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tokenizer, tmp_path):
-    found = asking.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
+    found = ask.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
     completion_files.write(found, tmp_path / "a.jsonl")
     table = completion_files.read(tmp_path / "a.jsonl", model="ar", seed=3)
     assert list(table.columns) == ["model", "seed", *found[0]]
@@ -92,7 +95,7 @@ def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tok
 @pytest.mark.parametrize("family", ["mdm", "ar"])
 def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks, tokenizer, family):
     def compare(right, wrong):
-        found = asking.compare_likelihoods(
+        found = ask.compare_likelihoods(
             networks[family], tokenizer, right, wrong, split="p2d_same", canvas=CANVAS, samples=8,
             generator=torch.Generator().manual_seed(0),
         )  # fmt: skip
@@ -101,25 +104,25 @@ def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks
     found = compare(ROWS, WRONG)
     assert set(found.kind) == {"bound" if family == "mdm" else "exact"}
     assert (found.right < 0).all() and (found.wrong < 0).all()
-    table = scoring.likelihood(found, draws=100, rng=np.random.default_rng(0))
+    table = recall_tables.likelihood(found, draws=100, rng=np.random.default_rng(0))
     row = table.iloc[0]
     assert (row.n, row.facts) == (3, 2)
     assert row.difference == pytest.approx((found.right - found.wrong).mean())
     assert 0 <= row.p_value <= 1
     assert (row.sampling_error > 0) == (family == "mdm")
-    alike = scoring.likelihood(compare(ROWS, ROWS), draws=100, rng=np.random.default_rng(0)).iloc[0]
+    alike = recall_tables.likelihood(compare(ROWS, ROWS), draws=100, rng=np.random.default_rng(0)).iloc[0]
     if family == "ar":
         assert alike.difference == pytest.approx(0, abs=1e-5)
 
 
 def test_likelihoods_of_other_prompts_are_refused(networks, tokenizer):
     with pytest.raises(ValueError, match="p2d_same: row 1 has another prompt"):
-        asking.compare_likelihoods(networks["ar"], tokenizer, ROWS, WRONG[::-1], split="p2d_same", canvas=CANVAS)
+        ask.compare_likelihoods(networks["ar"], tokenizer, ROWS, WRONG[::-1], split="p2d_same", canvas=CANVAS)
 
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
 def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenizer, family):
-    table = asking.probe(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
+    table = ask.probe(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
     assert list(table.columns) == ["prompt", "rank", "token", "probability", "entropy"]
     for _, rows in table.groupby("prompt"):
         assert rows.probability.sum() == pytest.approx(1, abs=1e-5)
@@ -129,8 +132,8 @@ def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenize
 
 
 def test_prompts_of_general_knowledge_have_their_answers_and_others_need_none(root, tmp_path):
-    general = probing.given_prompts(root / "data/prompts/general.txt", 8)
+    general = first_tokens.given_prompts(root / "data/prompts/general.txt", 8)
     assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
-    assert all(answer for _, answer in probing.given_prompts(root / "data/prompts/general.txt", 99))
+    assert all(answer for _, answer in first_tokens.given_prompts(root / "data/prompts/general.txt", 99))
     (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
-    assert probing.given_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]
+    assert first_tokens.given_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]

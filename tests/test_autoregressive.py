@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
-from workflow.reversal import autoregressive, model
+from reversal.models import network
+from reversal.recall import autoregressive
 
 VOCAB, EOS = 20, 0
 
 
 def llama():
-    return model.new(causal=True, vocab=VOCAB, width=16, layers=2, heads=2, mlp=32, context=64, eos=EOS, seed=0)
+    return network.new(causal=True, vocab=VOCAB, width=16, layers=2, heads=2, mlp=32, context=64, eos=EOS, seed=0)
 
 
 def gpt2():

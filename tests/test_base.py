@@ -12,8 +12,11 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workflow.reversal import base, facts, generate, model, pins, text
-from workflow.reversal.errors import UserError
+from reversal.common.errors import UserError
+from reversal.data import facts, generated
+from reversal.models import hub as pins
+from reversal.models import network, tokens
+from reversal.training import bases
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
 NETWORK = {"width": 32, "layers": 2, "heads": 2, "mlp": 64, "context": 64, "vocabulary": 500}
@@ -28,33 +31,33 @@ def sha256(path):
 def test_the_bundled_bases_are_what_their_readme_says(root):
     told = (root / "data/base/README.md").read_text()
     for name, causal in (("mdm", False), ("ar", True)):
-        net, _ = model.load(root / "data/base" / name, device="cpu")
-        assert model.is_diffusion(net) is not causal
+        net, _ = network.load(root / "data/base" / name, device="cpu")
+        assert network.is_diffusion(net) is not causal
         assert sha256(root / "data/base" / name / "model.safetensors") in told
     first, second = (sha256(root / f"data/base/{name}/tokenizer.json") for name in ("mdm", "ar"))
     assert first == second
 
 
 def test_a_bundled_base_is_copied_whole(root, tmp_path):
-    base.bundled(root / "data/base/mdm", tmp_path / "base")
-    copied, _ = model.load(tmp_path / "base", device="cpu")
-    original, _ = model.load(root / "data/base/mdm", device="cpu")
+    bases.from_folder(root / "data/base/mdm", tmp_path / "base")
+    copied, _ = network.load(tmp_path / "base", device="cpu")
+    original, _ = network.load(root / "data/base/mdm", device="cpu")
     assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), original.parameters(), strict=True))
 
 
 def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):
     facts.write(generated[1][:200], tmp_path / "train.jsonl")
-    base.scratch(tmp_path / "train.jsonl", tmp_path / "base", causal=False, network=NETWORK, seed=0)
-    net, tokenizer = model.load(tmp_path / "base", device="cpu")
-    assert model.is_diffusion(net) and model.vocab(net) == len(tokenizer) <= 500
+    bases.scratch(tmp_path / "train.jsonl", tmp_path / "base", causal=False, network=NETWORK, seed=0)
+    net, tokenizer = network.load(tmp_path / "base", device="cpu")
+    assert network.is_diffusion(net) and network.vocab(net) == len(tokenizer) <= 500
 
 
 def pretrained(folder, root, **changes):
     options = {"causal": True, "network": NETWORK, "recipe": RECIPE, "people": 20, "rows": 160, "seed": 0} | changes
     sources = {"words": root / "data/words", "templates": root / "data/templates"}
     folder.mkdir()
-    base.pretrain(folder / "base", folder / "history.csv", checkpoints=folder / "checkpoints", **sources, **options)
-    return model.load(folder / "base", device="cpu")
+    bases.pretrain(folder / "base", folder / "history.csv", checkpoints=folder / "checkpoints", **sources, **options)
+    return network.load(folder / "base", device="cpu")
 
 
 def test_pretraining_twice_gives_the_same_base(root, tmp_path):
@@ -84,17 +87,17 @@ def test_a_tokenizer_knows_the_words_of_a_study_that_the_network_never_sees(root
 def test_the_recorded_text_of_the_bundled_bases_is_still_generated(root, words):
     """The hash in the README is that of a million sentences; the first thousand are enough to notice a change here."""
     templates = {
-        d: generate.read_templates(root / f"data/templates/pretraining_{d}.txt", asks=a)
-        for d, a in generate.DIRECTIONS.items()
+        d: generated.read_templates(root / f"data/templates/pretraining_{d}.txt", asks=a)
+        for d, a in generated.DIRECTIONS.items()
     }
-    texts = list(generate.biographies(words, templates, people_count=1000, rows=1000, seed=0))
-    assert base.digest(texts) == "76de2c60a3c478dacd4ab126a3b513a5adeb90d6e2bb904d36491b24168ae18a"
+    texts = list(generated.biographies(words, templates, people_count=1000, rows=1000, seed=0))
+    assert bases.digest(texts) == "76de2c60a3c478dacd4ab126a3b513a5adeb90d6e2bb904d36491b24168ae18a"
 
 
 @pytest.fixture
 def golden_tokenizer(tmp_path):
     """A tokenizer of as many tokens as the golden networks have."""
-    reader = text.train_tokenizer([f"word{i} " * 3 for i in range(200)], 320)
+    reader = tokens.train_tokenizer([f"word{i} " * 3 for i in range(200)], 320)
     reader.add_tokens([f"<filler{i}>" for i in range(320 - len(reader))])
     reader.save_pretrained(tmp_path / "reader")
     return tmp_path / "reader"
@@ -104,17 +107,17 @@ def golden_tokenizer(tmp_path):
 def test_an_smdm_checkpoint_becomes_a_base(name, causal, golden_tokenizer, tmp_path):
     weights = {"path": str(GOLDEN / f"{name}.safetensors"), "sha256": sha256(GOLDEN / f"{name}.safetensors")}
     source = {"weights": weights, "tokenizer": {"path": str(golden_tokenizer / "tokenizer.json")}, "n_head": 4}
-    source["eos_token"] = text.EOS
-    base.lit_gpt(tmp_path / "base", causal=causal, **source)
-    net, tokenizer = model.load(tmp_path / "base", device="cpu")
-    assert model.vocab(net) == len(tokenizer) == 320 and net.config.rounded_rope
+    source["eos_token"] = tokens.EOS
+    bases.from_lit_gpt(tmp_path / "base", causal=causal, **source)
+    net, tokenizer = network.load(tmp_path / "base", device="cpu")
+    assert network.vocab(net) == len(tokenizer) == 320 and net.config.rounded_rope
 
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "reader")
     source = {"weights": {"path": GOLDEN / "ar.safetensors"}, "tokenizer": {"path": tmp_path / "reader/tokenizer.json"}}
-    with pytest.raises(model.ModelError, match=r"tokenizer\.json has 600 tokens, but .*/ar\.safetensors 320"):
-        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=text.EOS, **source)
+    with pytest.raises(network.ModelError, match=r"tokenizer\.json has 600 tokens, but .*/ar\.safetensors 320"):
+        bases.from_lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=tokens.EOS, **source)
 
 
 def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path):
@@ -122,8 +125,8 @@ def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path)
         "weights": {"path": GOLDEN / "ar.safetensors", "sha256": "0" * 64},
         "tokenizer": {"path": golden_tokenizer / "tokenizer.json"},
     }
-    with pytest.raises(model.ModelError, match="SHA-256 is .*, expected 0000"):
-        base.lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=text.EOS, **source)
+    with pytest.raises(network.ModelError, match="SHA-256 is .*, expected 0000"):
+        bases.from_lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=tokens.EOS, **source)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -207,8 +210,8 @@ def test_a_causal_model_of_another_kind_comes_from_the_hub(hub, tokenizer, tmp_p
     tokenizer.save_pretrained(tmp_path / "gpt")
     Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "gpt").iterdir()})
     files = {name: hashlib.sha256(content).hexdigest() for name, content in Hub.files.items()}
-    base.hub(tmp_path / "base", repo="owner/model", revision=COMMIT, files=files, **hub)
-    net, reader = model.load(tmp_path / "base", device="cpu")
+    bases.from_hub(tmp_path / "base", repo="owner/model", revision=COMMIT, files=files, **hub)
+    net, reader = network.load(tmp_path / "base", device="cpu")
     ids = torch.tensor([reader("Ada is")["input_ids"]])
     torch.testing.assert_close(net(input_ids=ids).logits, theirs(input_ids=ids).logits)
 
@@ -217,15 +220,15 @@ def test_a_broken_transfer_is_resumed(hub):
     content = bytes(range(256)) * 100_000
     Hub.files["model.safetensors"] = content
     Hub.cut = 22_000_000  # downloads are written in pieces of 10 MB
-    path = base.fetch("owner/model", "model.safetensors", COMMIT, hashlib.sha256(content).hexdigest(), **hub)
+    path = pins.fetch("owner/model", "model.safetensors", COMMIT, hashlib.sha256(content).hexdigest(), **hub)
     assert path.read_bytes() == content
     assert len(Hub.ranges) == 2 and 0 < Hub.ranges[1] <= 22_000_000
 
 
 def test_a_wrong_hash_is_refused(hub):
     Hub.files["model.safetensors"] = b"not what was pinned"
-    with pytest.raises(model.ModelError, match=r"model\.safetensors: SHA-256 is .*, expected aaaa"):
-        base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
+    with pytest.raises(network.ModelError, match=r"model\.safetensors: SHA-256 is .*, expected aaaa"):
+        pins.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
 
 
 @pytest.mark.parametrize("how", ["endpoint", "environment"])
@@ -237,7 +240,7 @@ def test_the_hub_is_asked_over_https_only(hub, monkeypatch, how):
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", insecure)
     where = hub | {"endpoint": insecure if how == "endpoint" else None}
     with pytest.raises(UserError, match="refused; files are downloaded over https only"):
-        base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **where)
+        pins.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **where)
     with pytest.raises(UserError, match="refused; files are downloaded over https only"):
         pins.pin({"repo": "owner/model", "revision": "unpinned", "file": "x", "sha256": "unpinned"}, **where)
     assert not Hub.ranges
@@ -247,8 +250,8 @@ def test_what_the_hub_refuses_is_told_without_the_token(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_canary")
     refused = "403: see https://user:hf_canary@cdn.example.org/x?Signature=hf_canary&Key=1 for more"
     monkeypatch.setattr(pins, "hf_hub_download", lambda *_, **__: (_ for _ in ()).throw(OSError(refused)))
-    with pytest.raises(model.ModelError, match=r"OSError: 403: see https://cdn\.example\.org/x for more") as caught:
-        base.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
+    with pytest.raises(network.ModelError, match=r"OSError: 403: see https://cdn\.example\.org/x for more") as caught:
+        pins.fetch("owner/model", "model.safetensors", COMMIT, "a" * 64, **hub)
     assert "canary" not in str(caught.value)
 
 
@@ -256,20 +259,22 @@ def test_a_hub_model_without_a_tokenizer_is_refused(hub, tmp_path):
     GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40)).save_pretrained(tmp_path / "gpt")
     Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "gpt").iterdir()})
     files = {name: hashlib.sha256(content).hexdigest() for name, content in Hub.files.items()}
-    with pytest.raises(model.ModelError, match=r"owner/model: tokenizer\.json is not among its files"):
-        base.hub(tmp_path / "base", repo="owner/model", revision=COMMIT, files=files, **hub)
+    with pytest.raises(network.ModelError, match=r"owner/model: tokenizer\.json is not among its files"):
+        bases.from_hub(tmp_path / "base", repo="owner/model", revision=COMMIT, files=files, **hub)
 
 
 def test_a_file_that_is_not_there_is_named(hub):
-    with pytest.raises(model.ModelError, match=r"owner/model/absent\.safetensors at 1+ could not be fetched") as caught:
-        base.fetch("owner/model", "absent.safetensors", COMMIT, "a" * 64, **hub)
+    with pytest.raises(
+        network.ModelError, match=r"owner/model/absent\.safetensors at 1+ could not be fetched"
+    ) as caught:
+        pins.fetch("owner/model", "absent.safetensors", COMMIT, "a" * 64, **hub)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "x.pkl"])
 def test_pickled_weights_are_not_even_fetched(hub, name):
-    with pytest.raises(model.ModelError, match=r"from \.safetensors only"):
-        base.fetch("owner/model", name, COMMIT, "a" * 64, **hub)
+    with pytest.raises(network.ModelError, match=r"from \.safetensors only"):
+        pins.fetch("owner/model", name, COMMIT, "a" * 64, **hub)
     assert not Hub.ranges
 
 

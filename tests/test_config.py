@@ -9,7 +9,7 @@ import yaml
 from snakemake.utils import update_config
 
 from docs.mistakes import CONFIGURATIONS, changed
-from workflow.schemas import validation
+from reversal.common import configuration
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,15 @@ def test_a_wrong_value_is_told_in_one_line(default, tmp_path, keys, value, told)
     config = changed(default, keys, value)
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump(config))
-    line = validation.complaint(config, [str(file)])
+    line = configuration.complaint(config, [str(file)])
     assert told in line and "\n" not in line
     assert line.startswith(f"{file}: ")
 
 
 def test_the_default_configuration_and_every_study_are_right(root, default):
-    assert validation.complaint(default, ["config.yaml"]) is None
+    assert configuration.complaint(default, ["config.yaml"]) is None
     for file in (root / "studies").glob("*.yaml"):
-        assert validation.complaint(merged(default, yaml.safe_load(file.read_text())), [str(file)]) is None, file
+        assert configuration.complaint(merged(default, yaml.safe_load(file.read_text())), [str(file)]) is None, file
 
 
 def test_the_line_names_the_file_that_decides(default, tmp_path):
@@ -48,8 +48,8 @@ def test_the_line_names_the_file_that_decides(default, tmp_path):
     below = tmp_path / "config.yaml"
     below.write_text(yaml.safe_dump(default))
     files = [str(overlay), str(below)]
-    assert validation.complaint(changed(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
-    assert validation.complaint(changed(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
+    assert configuration.complaint(changed(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
+    assert configuration.complaint(changed(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
 
 
 def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(root):

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.sampling import one_at_a_time
-from workflow.reversal import diffusion, model, smdm
-from workflow.reversal.diffusion import denoise, log_likelihood
+from reversal.models import network, smdm
+from reversal.recall import masked
+from reversal.recall.masked import denoise, log_likelihood
 
 GOLDEN = Path(__file__).parent / "golden" / "smdm"
 VOCAB, CANVAS = 30, 13
@@ -35,7 +36,7 @@ def seeded(seed=0):
 
 @pytest.fixture(scope="module")
 def net():
-    tiny = model.new(causal=False, vocab=VOCAB, width=16, layers=2, heads=2, mlp=32, context=64, seed=0)
+    tiny = network.new(causal=False, vocab=VOCAB, width=16, layers=2, heads=2, mlp=32, context=64, seed=0)
     with torch.no_grad():
         for weight in tiny.parameters():
             if weight.dim() > 1:
@@ -100,16 +101,16 @@ def test_the_canvas_entering_a_step_predicts_what_that_step_reveals(net, variant
     """Rebuild each canvas, run the network on it, and compare with the trajectory that was recorded."""
     options = VARIANTS[variant]
     found = denoise(net, PROMPTS, canvas=CANVAS, steps=6, generator=seeded(), **options)
-    mask = model.mask_id(net)
-    given = found.step == diffusion.GIVEN
+    mask = network.mask_id(net)
+    given = found.step == masked.GIVEN
     start = found.entering(0)
     assert torch.equal(start == mask, ~given) and torch.equal(start[given], found.canvas[given])
     assert torch.equal(found.entering(6), found.canvas) and mask not in found.canvas
     for step in range(6):
         canvas, after = found.entering(step), found.entering(step + 1)
-        logits = model.logits(net, model.hidden(net, canvas)).double()
+        logits = network.logits(net, network.hidden(net, canvas)).double()
         if w := options.get("guidance"):
-            unguided = model.logits(net, model.hidden(net, canvas.masked_fill(given, mask))).double()
+            unguided = network.logits(net, network.hidden(net, canvas.masked_fill(given, mask))).double()
             logits = unguided + (1 + w) * (logits - unguided)
         probability = logits.softmax(-1)
         new = (canvas == mask) & (after != mask)
@@ -123,7 +124,7 @@ def test_the_canvas_entering_a_step_predicts_what_that_step_reveals(net, variant
 def test_revealed_tokens_are_the_most_confident(net):
     found = denoise(net, PROMPTS, canvas=CANVAS, steps=4)
     canvas = found.entering(2)
-    best = model.logits(net, model.hidden(net, canvas)).softmax(-1).amax(-1)
+    best = network.logits(net, network.hidden(net, canvas)).softmax(-1).amax(-1)
     for row in range(len(PROMPTS)):
         revealed, left = found.step[row] == 2, found.step[row] > 2
         if revealed.any() and left.any():
@@ -144,7 +145,7 @@ def test_memory_too_small_for_one_row_is_an_error(net, short_of_memory):
 
 
 def test_a_network_of_ties_is_filled_from_left_to_right():
-    flat = model.new(causal=False, vocab=5, width=8, layers=1, heads=1, mlp=8, seed=0)
+    flat = network.new(causal=False, vocab=5, width=8, layers=1, heads=1, mlp=8, seed=0)
     with torch.no_grad():
         flat.lm_head.weight.zero_()
     found = denoise(flat, [[1]], canvas=5, steps=4, batch_size=1)
@@ -166,7 +167,7 @@ def test_ancestral_sampling_reveals_at_uniform_times_and_draws_from_the_network(
 
     full = PROMPTS[-1]  # one token is free
     found = denoise(net, [full] * 2000, canvas=CANVAS, steps=1, order="random", temperature=1.0, generator=seeded())
-    expected = diffusion.first_token(net, [full])[0].exp()
+    expected = masked.first_token(net, [full])[0].exp()
     assert torch.allclose(torch.bincount(found.canvas[:, -1], minlength=VOCAB) / 2000, expected, atol=0.035)
 
 
@@ -202,7 +203,7 @@ def test_remasking_shows_as_many_tokens_and_takes_back_the_least_confident(net):
     plain = denoise(net, prompts, canvas=CANVAS, steps=6)
     found = denoise(net, prompts, canvas=CANVAS, steps=6, remasking="low_confidence")
     assert len(found.withdrawn) > 0 and len(plain.withdrawn) == 0
-    mask = model.mask_id(net)
+    mask = network.mask_id(net)
     for step in range(7):
         assert torch.equal((found.entering(step) == mask).sum(1), (plain.entering(step) == mask).sum(1))
     for row, position, token, revealed, again in found.withdrawn.tolist():
@@ -212,7 +213,7 @@ def test_remasking_shows_as_many_tokens_and_takes_back_the_least_confident(net):
 
 
 def test_schedules_run_from_one_to_almost_nothing_and_differ_in_when():
-    falls = {schedule: diffusion.times(schedule, 8) for schedule in diffusion.SCHEDULES}
+    falls = {schedule: masked.times(schedule, 8) for schedule in masked.SCHEDULES}
     for t in falls.values():
         assert t[0] == 1 and 0 < t[-1] < 1e-4 and (t.diff() < 0).all()
     assert falls["cosine"][4] > falls["linear"][4] > falls["geometric"][4]
@@ -222,7 +223,7 @@ def test_given_tokens_stay_and_the_rest_is_filled_around_them(net):
     holes = [{CANVAS - 1: 4, CANVAS - 3: 5}, {}]
     found = denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8, given=holes)
     assert found.canvas[0, -1] == 4 and found.canvas[0, -3] == 5
-    assert found.step[0, [-1, -3]].tolist() == [diffusion.GIVEN] * 2
+    assert found.step[0, [-1, -3]].tolist() == [masked.GIVEN] * 2
     assert same(
         [part[1:] for part in found[:4]],
         [part[1:] for part in denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8)[:4]],
@@ -267,14 +268,14 @@ def test_impossible_wishes_are_refused_in_one_line(net, options, message):
 
 def log_p(net, row, position):
     """The network's log-probability of the token at `position` (with the other masks of `row` as they are)."""
-    canvas = [model.mask_id(net) if i in position else token for i, token in enumerate(row)]
-    logs = model.logits(net, model.hidden(net, torch.tensor([canvas]))).double().log_softmax(-1)[0]
+    canvas = [network.mask_id(net) if i in position else token for i, token in enumerate(row)]
+    logs = network.logits(net, network.hidden(net, torch.tensor([canvas]))).double().log_softmax(-1)[0]
     return sum(logs[i, row[i]].item() for i in position)
 
 
 def test_the_bound_of_one_token_is_its_log_probability(net):
     found = log_likelihood(net, PROMPTS, [[i] for i in range(7)], samples=8, generator=seeded())
-    expected = diffusion.first_token(net, PROMPTS)[range(7), range(7)].double()
+    expected = masked.first_token(net, PROMPTS)[range(7), range(7)].double()
     assert torch.allclose(found.estimate, expected, atol=1e-5)
     assert (found.error == 0).all()
 
@@ -298,10 +299,10 @@ def test_sampled_bounds_scatter_around_the_enumerated_one_within_their_error(net
 
 
 def test_masks_hide_every_number_of_tokens_equally_often():
-    masks, weight = diffusion.draw_masks(12, 120, generator=seeded())
+    masks, weight = masked.draw_masks(12, 120, generator=seeded())
     assert Counter(masks.sum(1).tolist()) == {k: 10 for k in range(1, 13)}
     assert weight.sum().item() == pytest.approx(1)
-    masks, weight = diffusion.draw_masks(3, 8, generator=None)
+    masks, weight = masked.draw_masks(3, 8, generator=None)
     assert len(masks) == 7 and weight.sum().item() == pytest.approx(1)
     for k in (1, 2, 3):
         assert weight[masks.sum(1) == k].sum().item() == pytest.approx(1 / 3)
@@ -334,9 +335,9 @@ def test_likelihoods_that_mean_nothing_are_refused(net, options, message):
 
 
 def test_the_first_token_is_predicted_on_the_canvas_the_sampler_starts_from(net):
-    found = diffusion.first_token(net, PROMPTS, canvas=CANVAS)
+    found = masked.first_token(net, PROMPTS, canvas=CANVAS)
     start = denoise(net, PROMPTS, canvas=CANVAS, steps=1).entering(0)
-    logits = model.logits(net, model.hidden(net, start))
+    logits = network.logits(net, network.hidden(net, start))
     expected = torch.stack([logits[i, len(prompt)].log_softmax(-1) for i, prompt in enumerate(PROMPTS)])
     assert torch.allclose(found, expected, atol=1e-4)
 
@@ -345,7 +346,7 @@ def test_the_first_token_is_predicted_on_the_canvas_the_sampler_starts_from(net)
 def test_several_numbers_of_steps_give_what_each_gives_alone(net, variant):
     options = {"canvas": CANVAS, **VARIANTS[variant]}
     numbers = [5, 8, 14, 20]
-    together = diffusion.denoise_each(net, PROMPTS, steps=numbers, generator=seeded(), **options)
+    together = masked.denoise_each(net, PROMPTS, steps=numbers, generator=seeded(), **options)
     generator = seeded()
     for number in numbers:
         alone = denoise(net, PROMPTS, steps=number, generator=generator, **options)
@@ -354,10 +355,10 @@ def test_several_numbers_of_steps_give_what_each_gives_alone(net, variant):
 
 def test_steps_beyond_the_masked_tokens_cost_nothing_more(net, monkeypatch):
     passes = []
-    honest = model.hidden
-    monkeypatch.setattr(model, "hidden", lambda *given: passes.append(len(given[1])) or honest(*given))
-    diffusion.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS])
+    honest = network.hidden
+    monkeypatch.setattr(network, "hidden", lambda *given: passes.append(len(given[1])) or honest(*given))
+    masked.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS])
     once = sum(passes)
     passes.clear()
-    diffusion.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS, 2 * CANVAS, 3 * CANVAS])
+    masked.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS, 2 * CANVAS, 3 * CANVAS])
     assert sum(passes) == once

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from workflow.reversal import published
-from workflow.reversal.download import DownloadError, fetch
+from reversal.common.download import DownloadError, fetch
+from reversal.data import berglund
 
 BODY = b"a pinned file\n" * 5000
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -171,12 +171,12 @@ def test_passwords_and_signatures_are_not_told(tmp_path):
 def test_the_published_set_is_downloaded_file_by_file(tmp_path):
     files = {"version/rows.jsonl": DIGEST, "templates/p2d.txt": DIGEST}
     with Server(whole) as server:
-        published.download(tmp_path, base_url=f"{server.url}/data", files=files)
-        published.download(tmp_path, base_url=f"{server.url}/data", files=files)
+        berglund.download(tmp_path, base_url=f"{server.url}/data", files=files)
+        berglund.download(tmp_path, base_url=f"{server.url}/data", files=files)
     assert server.requests == ["/data/version/rows.jsonl", "/data/templates/p2d.txt"]
     assert all((tmp_path / name).read_bytes() == BODY for name in files)
 
 
 def test_the_published_set_is_pinned():
-    assert published.BASE_URL.startswith("https://") and published.COMMIT in published.BASE_URL
-    assert len(published.FILES) == 13 and all(len(digest) == 64 for digest in published.FILES.values())
+    assert berglund.BASE_URL.startswith("https://") and berglund.COMMIT in berglund.BASE_URL
+    assert len(berglund.FILES) == 13 and all(len(digest) == 64 for digest in berglund.FILES.values())

@@ -5,7 +5,8 @@ import remembering
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workflow.reversal import edit, keyvalue, model, text
+from reversal.memory import edit, extract
+from reversal.models import network, tokens
 
 CANVAS = remembering.CANVAS
 LAYER = 0
@@ -23,7 +24,7 @@ def networks(words):
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
     torch.manual_seed(0)
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=len(words), bos_token_id=0, eos_token_id=0, **sizes)).eval()
-    torch.nn.init.normal_(model.down_projection(model.layers(gpt2)[LAYER]).bias)
+    torch.nn.init.normal_(network.down_projection(network.layers(gpt2)[LAYER]).bias)
     return {
         "mdm": remembering.network(words, causal=False, steps=80),
         "ar": remembering.network(words, causal=True, steps=40),
@@ -33,7 +34,7 @@ def networks(words):
 
 @pytest.fixture(scope="module")
 def ids(words):
-    return [text.encode(words, row).ids for row in remembering.everything()]
+    return [tokens.encode(words, row).ids for row in remembering.everything()]
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +53,12 @@ def moments(net, ids, generator):
 
 def pairs(net, generator):
     """Three keys and values at random, of the size that the network's own layer has."""
-    width, mlp = keyvalue.down_weight(net, LAYER).shape
+    width, mlp = extract.down_weight(net, LAYER).shape
     return torch.randn(3, mlp, generator=generator), torch.randn(3, width, generator=generator)
 
 
 def project(net, keys):
-    return model.down_projection(model.layers(net)[LAYER])(keys)
+    return network.down_projection(network.layers(net)[LAYER])(keys)
 
 
 # The update
@@ -104,9 +105,9 @@ def test_the_update_disturbs_usual_keys_less_than_one_that_does_not_know_them(ne
 def test_weights_come_back_bit_for_bit_whatever_happens(name, networks, generator):
     net = networks[name]
     before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
-    change = torch.randn(keyvalue.down_weight(net, LAYER).shape, generator=generator)
+    change = torch.randn(extract.down_weight(net, LAYER).shape, generator=generator)
     with pytest.raises(KeyboardInterrupt), edit.edited(net, LAYER, change):
-        assert not torch.equal(keyvalue.down_weight(net, LAYER), before_weight(before, net))
+        assert not torch.equal(extract.down_weight(net, LAYER), before_weight(before, net))
         raise KeyboardInterrupt
     assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
 
@@ -122,12 +123,12 @@ def before_weight(state, net):
 
 def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids):
     net, keys = networks["ar"], []
-    handle = model.down_projection(model.layers(net)[LAYER]).register_forward_pre_hook(
+    handle = network.down_projection(network.layers(net)[LAYER]).register_forward_pre_hook(
         lambda _, inputs: keys.append(inputs[0][0])
     )
     with torch.no_grad():
         for row in ids:
-            model.hidden(net, torch.tensor([row]))
+            network.hidden(net, torch.tensor([row]))
     handle.remove()
     every = torch.cat(keys).double()
     found = edit.second_moments(net, ids, layers=[LAYER], batch_size=5)[LAYER]
@@ -155,7 +156,7 @@ def test_second_moments_of_a_diffusion_network_are_seeded_and_see_masks(networks
 def test_a_donor_has_another_answer_of_as_many_tokens(words, donors):
     rows = {row.fact: row for row in remembering.rows()}
     assert set(donors) == set(rows)
-    lengths = {fact: np.diff(text.encode(words, row).answer)[0] for fact, row in rows.items()}
+    lengths = {fact: np.diff(tokens.encode(words, row).answer)[0] for fact, row in rows.items()}
     for fact, donor in donors.items():
         assert rows[fact].answer_text != rows[donor].answer_text
         assert lengths[fact] == lengths[donor] or list(lengths.values()).count(lengths[fact]) == 1
@@ -201,7 +202,7 @@ def probed(networks, words, ids, donors):
     for name in ("mdm", "ar"):
         net, generator = networks[name], torch.Generator().manual_seed(0)
         before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
-        [found] = keyvalue.extract(net, words, new, layers=[LAYER], canvas=CANVAS, key_context="question")
+        [found] = extract.extract(net, words, new, layers=[LAYER], canvas=CANVAS, key_context="question")
         moment = moments(net, ids, generator)
         tables[name] = edit.edit_all(net, words, asked, found, moment, canvas=CANVAS)
         assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
@@ -222,7 +223,7 @@ def test_an_edited_network_gives_the_new_object(name, probed):
 def test_before_an_edit_probes_score_as_in_the_network_itself(networks, words, probed, donors):
     net, table = networks["ar"], probed["ar"]
     row = next(row for row in remembering.rows() if row.fact == "p-0" and row.template == TEMPLATE)
-    log_p, exact = keyvalue.score_answers(net, [keyvalue.question(net, words, row)])
+    log_p, exact = extract.score_answers(net, [extract.question(net, words, row)])
     mine = table[(table.fact == "p-0") & (table.measure == "efficacy")].iloc[0]
     assert mine.log_p_rival_before == pytest.approx(log_p.item(), abs=1e-4)
     assert exact.item()

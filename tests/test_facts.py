@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow.reversal import facts
-from workflow.reversal.facts import DataError, Fact, Row
+from reversal.data import facts
+from reversal.data.facts import DataError, Fact, Row
 
 ROW = Row("p2d-00", 3, "Ask Ina Moor and", " she mends clocks.", (4, 12), (1, 17))
 FACT = Fact("p2d-00", "p2d", "Ina Moor", "the mender of clocks", ("mends clocks",), ("the mender of clocks",))

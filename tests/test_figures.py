@@ -10,10 +10,13 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import RendererAgg
 
-from workflow.reversal import completion_files, figures, symmetry, trace_files
-from workflow.reversal.errors import UserError
-from workflow.reversal.facts import SPLITS, Fact, Row
-from workflow.reversal.figures import curse, denoising, read, sheet, style, tracing
+from reversal import figures
+from reversal.common.errors import UserError
+from reversal.data.facts import SPLITS, Fact, Row
+from reversal.figures import curse, denoising, read, sheet, style, tracing
+from reversal.memory import symmetry
+from reversal.recall import files as completion_files
+from reversal.tracing import files as trace_files
 
 MODELS = {"mdm": "diffusion", "ar": "autoregressive"}
 RECALL = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
@@ -404,7 +407,7 @@ def test_a_missing_word_is_told_in_a_line(tmp_path):
 
 
 def test_figures_need_no_torch():
-    code = "import sys; from workflow.reversal import facts, figures, reporting; sys.exit('torch' in sys.modules)"
+    code = "import sys; from reversal import figures; from reversal.common import jobs; from reversal.data import facts; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=style.__file__.split("/workflow/")[0]).returncode == 0
 
 

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from workflow.reversal import files, reporting
-from workflow.reversal.errors import UserError
+from reversal.common import files, jobs
+from reversal.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 HOLDER = """
     import time
-    from workflow.reversal import files
+    from reversal.common import files
     assert files.hold("held")
     print("ready", flush=True)
     time.sleep(60)
@@ -110,7 +110,7 @@ def test_a_job_refuses_an_input_that_changed(tmp_path, capsys):
     files.record(["table.csv"])
     flip_a_bit(tmp_path / "table.csv")
     job = SimpleNamespace(log=["log"], threads=1, input=["table.csv"], output=["out.csv"])
-    with pytest.raises(SystemExit, match="table.csv changed since it was made"), reporting.job(job):
+    with pytest.raises(SystemExit, match="table.csv changed since it was made"), jobs.job(job):
         pytest.fail("the body must not run")
 
 
@@ -140,11 +140,11 @@ def test_a_lock_ends_with_its_process_and_not_before(tmp_path):
 SMALL_DISK = """
     import resource, sys
     from types import SimpleNamespace
-    from workflow.reversal import files, reporting
+    from reversal.common import files, jobs
     job = SimpleNamespace(log=[], threads=1, input=[], output=[{output!r}])
     {prepare}
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-    with reporting.job(job):
+    with jobs.job(job):
         {write}
 """
 
@@ -163,11 +163,11 @@ def test_no_room_for_a_table_is_told_in_one_line_and_the_old_one_stays(tmp_path)
 def test_no_room_for_a_model_is_told_in_one_line_and_the_old_one_stays(tmp_path):
     folder = tmp_path / "model"
     prepare = (
-        "from workflow.reversal import model; "
-        "net = model.new(causal=True, vocab=500, width=32, layers=1, heads=2, mlp=64, eos=0, seed=0); "
-        f"model.save(net, None, {str(folder)!r})"
+        "from reversal.models import network; "
+        "net = network.new(causal=True, vocab=500, width=32, layers=1, heads=2, mlp=64, eos=0, seed=0); "
+        f"network.save(net, None, {str(folder)!r})"
     )
-    done = run(SMALL_DISK.format(output=str(folder), prepare=prepare, write=f"model.save(net, None, {str(folder)!r})"))
+    done = run(SMALL_DISK.format(output=str(folder), prepare=prepare, write=f"network.save(net, None, {str(folder)!r})"))
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1] == f"error: the file is too large: {folder} was not written"
     assert "Traceback" not in done.stderr

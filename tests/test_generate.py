@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflow.reversal import facts, generate
-from workflow.reversal.facts import SPLITS
+from reversal.data import facts, generated
+from reversal.data.facts import SPLITS
 
 seeds = st.integers(0, 2**32)
 
 
 def build(root, seed, people_per_group=30, train_templates=30, test_templates=10):
-    return generate.read(
+    return generated.make(
         words=root / "data/words",
         templates=root / "data/templates",
         people_per_group=people_per_group,
@@ -91,37 +91,37 @@ def test_randomized_answers_are_wrong(generated):
 @settings(max_examples=10, deadline=None)
 @given(study=seeds, base=seeds)
 def test_a_base_knows_nobody_of_any_study(words, study, base):
-    people = generate.study_facts(words, people_per_group=30, seed=study)
-    names = generate.people(words, 500, seed=base, of=generate.PRETRAINING)
-    told = generate.descriptions(words, 500, seed=base, of=generate.PRETRAINING)
+    people = generated.study_facts(words, people_per_group=30, seed=study)
+    names = generated.people(words, 500, seed=base, of=generated.PRETRAINING)
+    told = generated.descriptions(words, 500, seed=base, of=generated.PRETRAINING)
     assert {fact.name for fact in people}.isdisjoint(names)
     assert {fact.description for fact in people}.isdisjoint(told)
 
 
 def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
     templates = {
-        direction: generate.read_templates(root / f"data/templates/pretraining_{direction}.txt", asks=asks)
-        for direction, asks in generate.DIRECTIONS.items()
+        direction: generated.read_templates(root / f"data/templates/pretraining_{direction}.txt", asks=asks)
+        for direction, asks in generated.DIRECTIONS.items()
     }
-    texts = " ".join(generate.biographies(words, templates, people_count=1000, rows=20_000, seed=0))
+    texts = " ".join(generated.biographies(words, templates, people_count=1000, rows=20_000, seed=0))
     seen = set(re.findall(r"[A-Za-z']+", texts))
     studied = {word for part in words.values() for word in part}
-    for direction in generate.DIRECTIONS:
-        for line in generate.read_lines(root / f"data/templates/{direction}.txt"):
+    for direction in generated.DIRECTIONS:
+        for line in generated.read_lines(root / f"data/templates/{direction}.txt"):
             studied |= set(re.findall(r"[A-Za-z']+", re.sub(r"\{\w+\}", "", line)))
     assert studied <= seen
     assert not set(templates["p2d"] + templates["d2p"]) & {
-        line for d in generate.DIRECTIONS for line in generate.read_lines(root / f"data/templates/{d}.txt")
+        line for d in generated.DIRECTIONS for line in generated.read_lines(root / f"data/templates/{d}.txt")
     }
 
 
 def test_too_many_people_is_an_error_that_says_so(words):
-    with pytest.raises(generate.GenerationError, match="first_names, last_names do not give so many"):
-        generate.people({**words, "first_names": ["Ada"]}, 200, seed=1, of=generate.STUDY)
+    with pytest.raises(generated.GenerationError, match="first_names, last_names do not give so many"):
+        generated.people({**words, "first_names": ["Ada"]}, 200, seed=1, of=generated.STUDY)
 
 
 def test_too_many_templates_is_an_error_that_says_so(root):
-    with pytest.raises(generate.GenerationError, match="35 training and 10 test templates asked for"):
+    with pytest.raises(generated.GenerationError, match="35 training and 10 test templates asked for"):
         build(root, 1, train_templates=35)
 
 
@@ -130,5 +130,5 @@ def test_too_many_templates_is_an_error_that_says_so(root):
 )
 def test_a_template_without_both_gaps_in_order_is_refused(tmp_path, line, asks):
     (tmp_path / "t.txt").write_text(line + "\n")
-    with pytest.raises(generate.GenerationError, match="needs"):
-        generate.read_templates(tmp_path / "t.txt", asks=asks)
+    with pytest.raises(generated.GenerationError, match="needs"):
+        generated.read_templates(tmp_path / "t.txt", asks=asks)

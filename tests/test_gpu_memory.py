@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from workflow.reversal import diffusion, model, tracing, train
+from reversal.models.network import default_device, mask_id, new
+from reversal.recall import masked
+from reversal.tracing import engine
+from reversal.training import loop
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU runs out of its memory")
 MIB = 2**20
@@ -28,20 +31,20 @@ def little():
 def network(*, causal=False, **changes):
     """A random network on the GPU with weights so large that rounding changes no choice of a token."""
     shape = {"vocab": 2000, "width": 64, "layers": 2, "heads": 2, "mlp": 128, **changes}
-    net = model.new(causal=causal, eos=0, seed=0, **shape)
+    net = new(causal=causal, eos=0, seed=0, **shape)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.mul_(4)
-    return net.to(model.default_device())
+    return net.to(default_device())
 
 
 def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little):
     net = network()
     prompts = [[3 + i % 1500, 7, 5 + i % 11] for i in range(2048)]
     how = {"canvas": 64, "steps": 4}
-    expected = diffusion.denoise(net, prompts, batch_size=64, **how)
+    expected = masked.denoise(net, prompts, batch_size=64, **how)
     ran_out = little(400)  # the logits of all rows take a gigabyte
-    found = diffusion.denoise(net, prompts, batch_size=2048, **how)
+    found = masked.denoise(net, prompts, batch_size=2048, **how)
     assert ran_out()
     assert (found.canvas == expected.canvas).float().mean() > 0.999
 
@@ -49,11 +52,11 @@ def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little):
 @pytest.mark.parametrize("causal", [True, False])
 def test_training_goes_on_in_parts_with_the_same_losses(causal, little):
     rows = [[3 + (i * j) % 1900 for j in range(1, 65)] for i in range(1024)]
-    recipe = train.Recipe(epochs=2, batch=512, learning_rate=1e-3, warmup_steps=1)
-    whole = train.fit(network(causal=causal), rows, recipe)
+    recipe = loop.Recipe(epochs=2, batch=512, learning_rate=1e-3, warmup_steps=1)
+    whole = loop.fit(network(causal=causal), rows, recipe)
     net = network(causal=causal)
     ran_out = little(300)  # the logits of a batch and their gradients take more
-    parted = train.fit(net, rows, recipe)
+    parted = loop.fit(net, rows, recipe)
     assert ran_out()
     assert parted.loss.tolist() == pytest.approx(whole.loss.tolist(), rel=5e-3)
 
@@ -63,11 +66,11 @@ def test_tracing_goes_on_in_smaller_batches_with_the_same_effects(causal, little
     net = network(causal=causal, vocab=50, width=256, layers=6, heads=4, mlp=1024)
     ids = torch.randint(3, 50, (64,), generator=torch.Generator().manual_seed(1))
     if not causal:
-        ids[60:] = model.mask_id(net)
-    noise = tracing.draw_noise(net, (2, 5), 8, generator=torch.Generator().manual_seed(2))
+        ids[60:] = mask_id(net)
+    noise = engine.draw_noise(net, (2, 5), 8, generator=torch.Generator().manual_seed(2))
     asked = {"subject": (2, 5), "answer": {61: 7, 62: 9}, "noise": noise}
-    expected = tracing.trace(net, ids, budget=64 * MIB, **asked)
+    expected = engine.trace(net, ids, budget=64 * MIB, **asked)
     ran_out = little(200)
-    found = tracing.trace(net, ids, budget=2**40, **asked)
+    found = engine.trace(net, ids, budget=2**40, **asked)
     assert ran_out()
     torch.testing.assert_close(found.log_restored, expected.log_restored, atol=1e-2, rtol=1e-3)

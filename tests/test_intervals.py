@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from workflow.reversal import intervals
+from reversal.common import intervals
 
 
 @pytest.fixture

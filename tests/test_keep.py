@@ -9,9 +9,10 @@ from rendering import make
 
 from benchmarks import full_size
 from docs import keep, readme
-from workflow.reversal import base, model, text
-from workflow.reversal.render import write
-from workflow.schemas import validation
+from reversal.common import configuration
+from reversal.models import network, tokens
+from reversal.paper import write
+from reversal.training import bases
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 
@@ -101,13 +102,13 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
     study = full_size.study(paper, tmp_path, data=None, epochs=1, shape=TINY)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     config = keep.configuration(root / "config.yaml", tmp_path / "study.yaml")
-    assert validation.complaint(config, ["study.yaml", "config.yaml"]) is None
+    assert configuration.complaint(config, ["study.yaml", "config.yaml"]) is None
     for name, started in config["models"].items():
         causal = started["family"] == "autoregressive"
         full_size.write_weights(tmp_path / f"{name}.safetensors", causal=causal, seed=1, shape=TINY)
-        base.lit_gpt(tmp_path / name, causal=causal, **started["lit_gpt"])
-        net, tokenizer = model.load(tmp_path / name, device="cpu")
-        assert model.is_diffusion(net) != causal and model.vocab(net) == len(tokenizer) == TINY["vocab"]
+        bases.lit_gpt(tmp_path / name, causal=causal, **started["lit_gpt"])
+        net, tokenizer = network.load(tmp_path / name, device="cpu")
+        assert network.is_diffusion(net) != causal and network.vocab(net) == len(tokenizer) == TINY["vocab"]
         assert tokenizer.decode(tokenizer(texts[0])["input_ids"]) == texts[0]
 
 
@@ -115,6 +116,6 @@ def test_the_published_rows_fit_into_the_paper_s_canvas_at_full_size(root, share
     data = shared / "data/reversal_curse/june_version_7921032488"
     texts = full_size.sentences(data)
     full_size.write_tokenizer(tmp_path / "tokenizer.json", texts, 8000)
-    tokenizer = text.read_tokenizer(tmp_path / "tokenizer.json", text.EOS)
+    tokenizer = tokens.read_tokenizer(tmp_path / "tokenizer.json", tokens.EOS)
     canvas = yaml.safe_load((root / "studies/paper.yaml").read_text())["sampling"]["canvas"]
     assert max(map(len, tokenizer(texts)["input_ids"])) < canvas

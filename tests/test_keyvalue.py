@@ -5,9 +5,12 @@ import remembering
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from workflow.reversal import extractions, keyvalue, model, symmetry, text
-from workflow.reversal.errors import UserError
-from workflow.reversal.facts import Row
+from reversal.common.errors import UserError
+from reversal.data.facts import Row
+from reversal.memory import extract as extraction
+from reversal.memory import files as memory_files
+from reversal.memory import symmetry
+from reversal.models import network, tokens
 
 CANVAS = remembering.CANVAS
 PREFIXES = ("", "People say.", "Here comes the late farmer.")
@@ -53,7 +56,7 @@ def wrong(one_each):
 
 def extract(net, words, rows, **options):
     settings = {"layers": [0], "prefixes": [""], "canvas": CANVAS, "steps": 12} | options
-    return keyvalue.extract(net, words, rows, **settings)[0]
+    return extraction.extract(net, words, rows, **settings)[0]
 
 
 def untouched(net):
@@ -104,10 +107,10 @@ def test_no_value_goes_further_than_the_clamp(networks, words, wrong):
 
 def naive_search(net, words, row, layer, steps, learning_rate, weights):
     """One fact, one context at a time, the whole network run for each."""
-    contexts = [keyvalue.question(net, words, row, prefix, canvas=CANVAS) for prefix in PREFIXES]
-    essence = keyvalue.phrase(net, words, row.subject_text, " is a", canvas=CANVAS)
-    bare = keyvalue.question(net, words, row, canvas=CANVAS)
-    mlp = model.mlp(model.layers(net)[layer])
+    contexts = [extraction.question(net, words, row, prefix, canvas=CANVAS) for prefix in PREFIXES]
+    essence = extraction.phrase(net, words, row.subject_text, " is a", canvas=CANVAS)
+    bare = extraction.question(net, words, row, canvas=CANVAS)
+    mlp = network.mlp(network.layers(net)[layer])
 
     def logs(sequence, value=None):
         def hook(module, inputs, output):
@@ -120,9 +123,9 @@ def naive_search(net, words, row, layer, steps, learning_rate, weights):
             )
 
         handle = mlp.register_forward_hook(hook)
-        states = model.hidden(net, torch.tensor([sequence.ids]))[0]
+        states = network.hidden(net, torch.tensor([sequence.ids]))[0]
         handle.remove()
-        return model.logits(net, states).log_softmax(-1)
+        return network.logits(net, states).log_softmax(-1)
 
     seen = []
     with torch.no_grad():
@@ -191,9 +194,9 @@ def test_batches_too_large_for_the_gpu_are_halved_for_good(name, networks, words
 
 def test_several_layers_at_once_equal_one_at_a_time(networks, words, one_each):
     settings = {"prefixes": PREFIXES[:2], "canvas": CANVAS, "steps": 2}
-    swept = keyvalue.extract(networks["mdm"], words, one_each, layers=[2, 0], **settings)
+    swept = extraction.extract(networks["mdm"], words, one_each, layers=[2, 0], **settings)
     for found in swept:
-        [single] = keyvalue.extract(networks["mdm"], words, one_each, layers=[found.layer], **settings)
+        [single] = extraction.extract(networks["mdm"], words, one_each, layers=[found.layer], **settings)
         assert torch.equal(found.key, single.key)
         assert torch.allclose(found.value, single.value, atol=1e-5)
 
@@ -232,23 +235,23 @@ def test_a_search_without_slope_ends_at_once(networks, words, wrong):
 def test_putting_back_what_the_mlp_says_anyway_changes_nothing(name, networks, words):
     net = networks[name]
     asked = [
-        keyvalue.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(remembering.everything())
+        extraction.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(remembering.everything())
     ]
-    plain, _ = keyvalue.score_answers(net, asked)
-    for layer, outputs in keyvalue.read_outputs(net, asked, layers=range(2)).items():
-        put, _ = keyvalue.score_answers(net, asked, layer=layer, values=outputs)
+    plain, _ = extraction.score_answers(net, asked)
+    for layer, outputs in extraction.read_outputs(net, asked, layers=range(2)).items():
+        put, _ = extraction.score_answers(net, asked, layer=layer, values=outputs)
         assert torch.allclose(put, plain, atol=1e-4)
 
 
 def test_no_hook_outlives_a_failure(networks, words, one_each):
     net = networks["mdm"]
-    asked = [keyvalue.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(one_each)]
-    batches = keyvalue.prepare(net, asked, [2], None)
-    before, _ = keyvalue.score_answers(net, asked)
+    asked = [extraction.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(one_each)]
+    batches = extraction.prepare(net, asked, [2], None)
+    before, _ = extraction.score_answers(net, asked)
     with pytest.raises((RuntimeError, IndexError)):
-        keyvalue.log_probabilities(net, batches[0], layer=2, values=torch.zeros(len(asked), 7))
+        extraction.log_probabilities(net, batches[0], layer=2, values=torch.zeros(len(asked), 7))
     assert untouched(net)
-    assert torch.equal(keyvalue.score_answers(net, asked)[0], before)
+    assert torch.equal(extraction.score_answers(net, asked)[0], before)
 
 
 def test_weights_and_their_gradients_stay_as_they_were(networks, words, wrong):
@@ -272,11 +275,11 @@ def test_a_key_is_what_the_down_projection_is_given(name, networks, words, one_e
     for prefix in PREFIXES:
         ids = words(f"{prefix} Ada".strip())["input_ids"]
         masks = CANVAS - len(words("Ada")["input_ids"])
-        tail = [model.mask_id(net)] * masks if model.is_diffusion(net) else []
-        module = model.down_projection(model.layers(net)[1])
+        tail = [network.mask_id(net)] * masks if network.is_diffusion(net) else []
+        module = network.down_projection(network.layers(net)[1])
         handle = module.register_forward_pre_hook(lambda _, inputs: keys.append(inputs[0][0]))
         with torch.no_grad():
-            model.hidden(net, torch.tensor([ids + tail]))
+            network.hidden(net, torch.tensor([ids + tail]))
         handle.remove()
         keys[-1] = keys[-1][len(ids) - 1]
     assert torch.allclose(found.key[0], torch.stack(keys).mean(0), atol=1e-5)
@@ -286,7 +289,7 @@ def test_keys_of_the_question_are_those_of_the_subject_where_a_causal_question_b
     rows = [row for row in remembering.rows() if row.template == 0]
     for name, agree in (("ar", True), ("mdm", False)):
         subject, question = (
-            extract(networks[name], words, rows, layers=[1], steps=1, key_context=c) for c in keyvalue.KEY_CONTEXTS
+            extract(networks[name], words, rows, layers=[1], steps=1, key_context=c) for c in extraction.KEY_CONTEXTS
         )
         assert torch.allclose(subject.key, question.key, atol=1e-4) == agree
 
@@ -294,31 +297,31 @@ def test_keys_of_the_question_are_those_of_the_subject_where_a_causal_question_b
 def test_a_key_gives_the_value_it_had_where_question_and_prefix_are_bare(networks, words, one_each):
     for name in ("ar", "gpt2"):
         found = extract(networks[name], words, one_each, layers=[1], key_context="question", steps=1)
-        bias = model.down_projection(model.layers(networks[name])[1]).bias
+        bias = network.down_projection(network.layers(networks[name])[1]).bias
         said = found.key @ found.down.T + (0 if bias is None else bias.detach())
         assert torch.allclose(said, found.original, atol=1e-4)
 
 
 def test_a_diffusion_question_masks_the_answer_and_nothing_else(networks, words, one_each):
     net = networks["mdm"]
-    example = text.encode(words, one_each[0])
-    sequence = keyvalue.question(net, words, one_each[0], canvas=CANVAS)
+    example = tokens.encode(words, one_each[0])
+    sequence = extraction.question(net, words, one_each[0], canvas=CANVAS)
     first, end = example.answer
     row = example.ids + [words.eos_token_id] * (CANVAS - len(example.ids))
-    assert sequence.ids == row[:first] + [model.mask_id(net)] * (end - first) + row[end:]
+    assert sequence.ids == row[:first] + [network.mask_id(net)] * (end - first) + row[end:]
     assert sequence.answer == {place: example.ids[place] for place in range(first, end)}
 
 
 def test_an_autoregressive_question_ends_before_the_answer_does(networks, words, one_each):
-    example = text.encode(words, one_each[0])
-    sequence = keyvalue.question(networks["ar"], words, one_each[0])
+    example = tokens.encode(words, one_each[0])
+    sequence = extraction.question(networks["ar"], words, one_each[0])
     assert sequence.ids == example.ids[: example.answer[1] - 1]
     assert sequence.answer == {place - 1: example.ids[place] for place in range(*example.answer)}
 
 
 def test_a_prefix_lengthens_the_canvas_and_changes_nothing_else(networks, words, one_each):
-    net, mask = networks["mdm"], model.mask_id(networks["mdm"])
-    bare, prefixed = (keyvalue.question(net, words, one_each[0], prefix, canvas=CANVAS) for prefix in PREFIXES[:2])
+    net, mask = networks["mdm"], network.mask_id(networks["mdm"])
+    bare, prefixed = (extraction.question(net, words, one_each[0], prefix, canvas=CANVAS) for prefix in PREFIXES[:2])
     assert prefixed.ids[-CANVAS + 1 :] == bare.ids[1:]
     assert prefixed.ids.count(mask) == bare.ids.count(mask)
     assert len(prefixed.ids) > CANVAS
@@ -329,11 +332,11 @@ def test_a_prefix_lengthens_the_canvas_and_changes_nothing_else(networks, words,
 @pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
 def test_scores_of_answers_equal_one_sequence_at_a_time(name, networks, words):
     net = networks[name]
-    asked = [keyvalue.question(net, words, row, canvas=CANVAS) for row in remembering.everything()]
-    joint, exact = keyvalue.score_answers(net, asked, batch_size=7)
+    asked = [extraction.question(net, words, row, canvas=CANVAS) for row in remembering.everything()]
+    joint, exact = extraction.score_answers(net, asked, batch_size=7)
     for i in (0, 11, 30, 47):
         with torch.no_grad():
-            logs = model.logits(net, model.hidden(net, torch.tensor([asked[i].ids])))[0].log_softmax(-1)
+            logs = network.logits(net, network.hidden(net, torch.tensor([asked[i].ids])))[0].log_softmax(-1)
         each = [logs[place, token].item() for place, token in asked[i].answer.items()]
         assert joint[i].item() == pytest.approx(sum(each), abs=1e-3)
         assert exact[i].item() == all(logs[place].argmax() == token for place, token in asked[i].answer.items())
@@ -344,13 +347,13 @@ def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, networks, words)
     def sample(seed, **options):
         generator = torch.Generator().manual_seed(seed)
         settings = {"count": 4, "lengths": (2, 4), "generator": generator, "canvas": CANVAS} | options
-        return keyvalue.sample_prefixes(networks[name], words, **settings)
+        return extraction.sample_prefixes(networks[name], words, **settings)
 
     texts = sample(0)
     assert texts[0] == ""
     assert len(texts) == 4
     assert texts == sample(0) != sample(1)
-    assert all(part and text.EOS not in part for part in texts[1:])
+    assert all(part and tokens.EOS not in part for part in texts[1:])
     people = words("People")["input_ids"]
     assert all(part.startswith("People") for part in sample(0, starts=people)[1:])
     with pytest.raises(UserError, match="only 2 texts"):
@@ -359,16 +362,18 @@ def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, networks, words)
 
 def test_only_a_row_that_ends_with_its_answer_is_closed(one_each):
     bare = dataclasses.replace(one_each[0], completion=" a red baker")
-    assert keyvalue.close(bare) == one_each[0]
-    assert keyvalue.close(one_each[0]) == one_each[0]
+    assert extraction.close(bare) == one_each[0]
+    assert extraction.close(one_each[0]) == one_each[0]
 
 
 def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words):
     rows = remembering.rows()
     net = networks["ar"]
-    best = keyvalue.best_template(net, words, rows)
+    best = extraction.best_template(net, words, rows)
     mean = [
-        keyvalue.score_answers(net, [keyvalue.question(net, words, row) for row in rows if row.template == t])[0].mean()
+        extraction.score_answers(net, [extraction.question(net, words, row) for row in rows if row.template == t])[
+            0
+        ].mean()
         for t in range(3)
     ]
     assert mean[best] == max(mean)
@@ -378,12 +383,12 @@ def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words
 
 
 def test_extractions_come_back_from_disk_as_they_were(networks, words, one_each, tmp_path):
-    found = keyvalue.extract(networks["mdm"], words, one_each, layers=[0, 2], canvas=CANVAS, steps=1)
-    extractions.write(found, tmp_path / "run" / "split.safetensors")
-    back = extractions.Stored(tmp_path / "run" / "split.safetensors")
+    found = extraction.extract(networks["mdm"], words, one_each, layers=[0, 2], canvas=CANVAS, steps=1)
+    memory_files.write(found, tmp_path / "run" / "split.safetensors")
+    back = memory_files.Stored(tmp_path / "run" / "split.safetensors")
     assert list(back) == [0, 2]
     for was in found:
-        for name in extractions.ARRAYS:
+        for name in memory_files.ARRAYS:
             assert (getattr(back[was.layer], name) == getattr(was, name).numpy()).all()
         assert back[was.layer].outcomes.equals(was.outcomes)
         assert back[was.layer].facts == was.facts
@@ -394,12 +399,12 @@ def test_pairs_hold_the_facts_that_converged_in_both_runs_in_one_order(networks,
     forward, reverse = (extract(networks["trained mdm"], words, rows, steps=1) for rows in (one_each, back))
     forward.outcomes["converged"] = True
     reverse.outcomes["converged"] = [fact != "p-2" for fact in reverse.facts]
-    arrays, facts = extractions.pair(forward, reverse)
+    arrays, facts = memory_files.pair(forward, reverse)
     assert facts == [fact for fact in forward.facts if fact != "p-2"]
     for i, fact in enumerate(facts):
         assert (arrays["value_reverse"][i] == reverse.value[reverse.facts.index(fact)].numpy()).all()
         assert (arrays["key_forward"][i] == forward.key[forward.facts.index(fact)].numpy()).all()
-    assert len(extractions.pair(forward, reverse, converged=False)[1]) == len(forward.facts)
+    assert len(memory_files.pair(forward, reverse, converged=False)[1]) == len(forward.facts)
     assert symmetry.spectra(arrays).n.eq(len(facts)).all()
 
 
@@ -434,4 +439,4 @@ def test_a_subject_without_room_after_it_is_told(networks, words):
     row = Row("p-0", 0, "Ada Ada Ada Ada Ada Ada is", " Bo.", (0, 23), (1, 3))
     length = len(words("Ada Ada Ada Ada Ada Ada is a")["input_ids"])
     with pytest.raises(UserError, match="no room"):
-        keyvalue.phrase(networks["mdm"], words, row.subject_text, " is a", canvas=length)
+        extraction.phrase(networks["mdm"], words, row.subject_text, " is a", canvas=length)

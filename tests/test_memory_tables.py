@@ -6,8 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import extractions, memory_tables, symmetry
-from workflow.reversal.errors import UserError
+from reversal.common.errors import UserError
+from reversal.memory import files as memory_files
+from reversal.memory import symmetry
+from reversal.memory import tables as memory_tables
 
 FACTS = [f"both-{i:02}" for i in range(12)]
 PAIRS = [("both_p2d", "both_d2p")]
@@ -28,7 +30,7 @@ def extraction(layer, unconverged, seed):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
     outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": [fact not in unconverged for fact in FACTS]})
-    return extractions.Extraction(layer, FACTS, draw(12, 6), draw(12, 4), draw(12, 4), draw(4, 6), outcomes)
+    return memory_files.Extraction(layer, FACTS, draw(12, 6), draw(12, 4), draw(12, 4), draw(4, 6), outcomes)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keyvalue")
     for number, (split, unconverged) in enumerate((("both_p2d", FACTS[:1]), ("both_d2p", FACTS[1:3]))):
         some = [extraction(layer, unconverged, 10 * number + layer) for layer in (0, 1)]
-        extractions.write(some, folder / f"{split}.safetensors")
+        memory_files.write(some, folder / f"{split}.safetensors")
     groups = dict.fromkeys(FACTS, "both")
     return memory_tables.compare({"mdm/seed_1": folder}, pairs=PAIRS, groups=groups, traces=traces(), **STATISTICS)
 
@@ -45,7 +47,7 @@ def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
     layers, large = range(6), torch.zeros(12, 100_000)  # 4.8 MB
     for split in PAIRS[0]:
         some = [extraction(layer, [], layer)._replace(original=large) for layer in layers]
-        extractions.write(some, tmp_path / f"{split}.safetensors")
+        memory_files.write(some, tmp_path / f"{split}.safetensors")
     groups = dict.fromkeys(FACTS, "both")
     tracemalloc.start()
     few = STATISTICS | {"permutations": 9, "draws": 9}

@@ -5,109 +5,109 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from workflow.reversal import model
+from reversal.models import network
 
 SHAPE = {"vocab": 50, "width": 32, "layers": 2, "heads": 2, "mlp": 64, "eos": 0, "seed": 0}
 
 
 @pytest.fixture(params=[True, False], ids=["autoregressive", "diffusion"])
 def net(request):
-    return model.new(causal=request.param, **SHAPE)
+    return network.new(causal=request.param, **SHAPE)
 
 
 def test_a_later_token_changes_earlier_states_only_without_a_causal_mask():
     ids = torch.tensor([[3, 4, 5, 6]])
     changed = torch.tensor([[3, 4, 5, 9]])
     for causal in (True, False):
-        net = model.new(causal=causal, **SHAPE)
-        same = torch.allclose(model.hidden(net, ids)[:, :3], model.hidden(net, changed)[:, :3], atol=1e-6)
+        net = network.new(causal=causal, **SHAPE)
+        same = torch.allclose(network.hidden(net, ids)[:, :3], network.hidden(net, changed)[:, :3], atol=1e-6)
         assert same is causal
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_every_attention_implementation_is_bidirectional(implementation):
-    net = model.new(causal=False, **SHAPE)
+    net = network.new(causal=False, **SHAPE)
     ids = torch.tensor([[3, 4, 5, 6]])
-    expected = model.hidden(net, ids)
+    expected = network.hidden(net, ids)
     net.set_attn_implementation(implementation)
-    torch.testing.assert_close(model.hidden(net, ids), expected, atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(model.hidden(net, torch.tensor([[3, 4, 5, 9]]))[:, 0], expected[:, 0])
+    torch.testing.assert_close(network.hidden(net, ids), expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(network.hidden(net, torch.tensor([[3, 4, 5, 9]]))[:, 0], expected[:, 0])
 
 
 def test_the_mask_is_embedded_and_never_predicted():
-    net = model.new(causal=False, **SHAPE)
-    states = model.hidden(net, torch.tensor([[model.mask_id(net), 1]]))
-    assert model.mask_id(net) == model.vocab(net) == 50
-    assert model.logits(net, states).shape == (1, 2, 50)
+    net = network.new(causal=False, **SHAPE)
+    states = network.hidden(net, torch.tensor([[network.mask_id(net), 1]]))
+    assert network.mask_id(net) == network.vocab(net) == 50
+    assert network.logits(net, states).shape == (1, 2, 50)
 
 
 def test_logits_are_those_of_transformers(net):
     ids = torch.tensor([[3, 4, 5]])
     expected = net(input_ids=ids).logits[..., :50]
-    torch.testing.assert_close(model.logits(net, model.hidden(net, ids)), expected)
+    torch.testing.assert_close(network.logits(net, network.hidden(net, ids)), expected)
 
 
 def test_a_saved_network_loads_as_it_was(net, tokenizer, tmp_path):
-    model.save(net, tokenizer, tmp_path / "net")
-    again, reader = model.load(tmp_path / "net", device="cpu")
+    network.save(net, tokenizer, tmp_path / "net")
+    again, reader = network.load(tmp_path / "net", device="cpu")
     ids = torch.tensor([[3, 4, 5]])
-    assert torch.equal(model.hidden(net, ids), model.hidden(again, ids))
-    assert model.is_diffusion(again) == model.is_diffusion(net)
+    assert torch.equal(network.hidden(net, ids), network.hidden(again, ids))
+    assert network.is_diffusion(again) == network.is_diffusion(net)
     assert reader("Ada is")["input_ids"] == tokenizer("Ada is")["input_ids"]
 
 
 def test_transformers_opens_what_we_save(net, tokenizer, tmp_path):
-    model.save(net, tokenizer, tmp_path / "net")
+    network.save(net, tokenizer, tmp_path / "net")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "net")
     ids = torch.tensor([[3, 4, 5]])
     torch.testing.assert_close(theirs(input_ids=ids).logits, net(input_ids=ids).logits)
 
 
 def test_rounded_tables_survive_saving(tmp_path):
-    net = model.new(causal=False, rounded_rope=True, **SHAPE)
-    plain = model.new(causal=False, **SHAPE)
+    net = network.new(causal=False, rounded_rope=True, **SHAPE)
+    plain = network.new(causal=False, **SHAPE)
     ids = torch.arange(20)[None]
-    assert not torch.equal(model.hidden(net, ids), model.hidden(plain, ids))
-    model.save(net, None, tmp_path / "net")
-    assert torch.equal(model.hidden(model.load(tmp_path / "net", device="cpu")[0], ids), model.hidden(net, ids))
+    assert not torch.equal(network.hidden(net, ids), network.hidden(plain, ids))
+    network.save(net, None, tmp_path / "net")
+    assert torch.equal(network.hidden(network.load(tmp_path / "net", device="cpu")[0], ids), network.hidden(net, ids))
 
 
 def test_the_same_seed_gives_the_same_weights_and_leaves_other_randomness_alone():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    first, second = (model.new(causal=True, **SHAPE) for _ in range(2))
+    first, second = (network.new(causal=True, **SHAPE) for _ in range(2))
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 def test_a_flipped_bit_is_noticed_before_the_model_is_used(net, tmp_path):
-    model.save(net, None, tmp_path / "net")
+    network.save(net, None, tmp_path / "net")
     file = tmp_path / "net/model.safetensors"
     damaged = bytearray(file.read_bytes())
     damaged[-100] ^= 1
     file.write_bytes(damaged)
-    with pytest.raises(model.ModelError, match=r"model\.safetensors: SHA-256 differs"):
-        model.load(tmp_path / "net")
+    with pytest.raises(network.ModelError, match=r"model\.safetensors: SHA-256 differs"):
+        network.load(tmp_path / "net")
 
 
 def test_a_missing_file_is_named(net, tmp_path):
-    model.save(net, None, tmp_path / "net")
+    network.save(net, None, tmp_path / "net")
     (tmp_path / "net/generation_config.json").unlink()
-    with pytest.raises(model.ModelError, match=r"generation_config\.json: missing"):
-        model.load(tmp_path / "net")
+    with pytest.raises(network.ModelError, match=r"generation_config\.json: missing"):
+        network.load(tmp_path / "net")
 
 
 def test_a_pickled_model_is_never_loaded(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(model.ModelError, match="never loaded"):
-        model.load(tmp_path)
+    with pytest.raises(network.ModelError, match="never loaded"):
+        network.load(tmp_path)
 
 
 def test_code_of_a_checkpoint_is_never_run(net, tmp_path, monkeypatch):
     """transformers would ask on the terminal whether to."""
-    model.save(net, None, tmp_path / "net")
+    network.save(net, None, tmp_path / "net")
     config = json.loads((tmp_path / "net/config.json").read_text())
     code = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
     code += "from transformers import LlamaConfig as Config, LlamaForCausalLM as Net\n"
@@ -117,31 +117,31 @@ def test_code_of_a_checkpoint_is_never_run(net, tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     for kind in ("theirs", "llama"):  # unknown to transformers, and known
         (tmp_path / "net/config.json").write_text(json.dumps({**config, **own, "model_type": kind}))
-        with contextlib.suppress(model.ModelError):
-            loaded, _ = model.load(tmp_path / "net", device="cpu")
+        with contextlib.suppress(network.ModelError):
+            loaded, _ = network.load(tmp_path / "net", device="cpu")
             assert type(loaded).__module__.startswith("transformers.")
     assert not list(tmp_path.rglob("ran")) and type(loaded) is type(net)
 
 
 def test_a_failed_save_leaves_the_old_model(net, tmp_path, monkeypatch):
-    model.save(net, None, tmp_path / "net")
-    before = model.checksums(tmp_path / "net")
+    network.save(net, None, tmp_path / "net")
+    before = network.checksums(tmp_path / "net")
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(net), "save_pretrained", full)
     with pytest.raises(OSError, match="No space left"):
-        model.save(net, None, tmp_path / "net")
-    assert model.checksums(tmp_path / "net") == before
+        network.save(net, None, tmp_path / "net")
+    assert network.checksums(tmp_path / "net") == before
     assert [path.name for path in tmp_path.iterdir()] == ["net"]
 
 
 def test_sites_are_found_in_another_architecture():
     net = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=3, n_head=2, vocab_size=40)).eval()
-    assert len(model.layers(net)) == 3
-    block = model.layers(net)[0]
-    assert model.down_projection(block) is block.mlp.c_proj
-    assert model.attention(block) is block.attn
+    assert len(network.layers(net)) == 3
+    block = network.layers(net)[0]
+    assert network.down_projection(block) is block.mlp.c_proj
+    assert network.attention(block) is block.attn
     ids = torch.tensor([[3, 4, 5]])
-    torch.testing.assert_close(model.logits(net, model.hidden(net, ids)), net(input_ids=ids).logits)
+    torch.testing.assert_close(network.logits(net, network.hidden(net, ids)), net(input_ids=ids).logits)

@@ -2,7 +2,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflow.reversal import model, objective
+from reversal.models import network
+from reversal.training import objective
 
 
 def generator(seed=0):
@@ -27,24 +28,24 @@ def test_tokens_are_masked_with_probability_t():
 
 
 def test_the_diffusion_loss_is_the_masked_cross_entropy_over_t(tiny):
-    if not model.is_diffusion(tiny):
+    if not network.is_diffusion(tiny):
         return
-    ids = torch.randint(0, model.vocab(tiny), (5, 7), generator=generator())
-    batch = objective.diffusion_targets(ids, model.mask_id(tiny), generator=generator(3))
+    ids = torch.randint(0, network.vocab(tiny), (5, 7), generator=generator())
+    batch = objective.diffusion_targets(ids, network.mask_id(tiny), generator=generator(3))
     t = objective.stratified_times(5, generator=generator(3))
     expected = 0.0
-    logits = tiny(input_ids=batch.inputs).logits[..., : model.vocab(tiny)]
+    logits = tiny(input_ids=batch.inputs).logits[..., : network.vocab(tiny)]
     for row in range(5):
         for column in range(7):
-            if batch.inputs[row, column] == model.mask_id(tiny):
+            if batch.inputs[row, column] == network.mask_id(tiny):
                 expected -= logits[row, column].log_softmax(-1)[ids[row, column]] / t[row] / ids.numel()
     torch.testing.assert_close(objective.loss(tiny, batch), expected)
 
 
 def test_the_autoregressive_loss_is_that_of_transformers(tiny):
-    if model.is_diffusion(tiny):
+    if network.is_diffusion(tiny):
         return
-    ids = torch.randint(1, model.vocab(tiny), (4, 9), generator=generator())
+    ids = torch.randint(1, network.vocab(tiny), (4, 9), generator=generator())
     ids[1, 6:] = 0
     real = torch.ones_like(ids, dtype=torch.bool)
     real[1, 7:] = False  # one end token counts, the padding after it does not

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow.reversal import facts, published
-from workflow.reversal.facts import DataError
+from reversal.data import berglund, facts
+from reversal.data.facts import DataError
 
 PUBLISHED = Path(__file__).parents[2] / "shared/data/reversal_curse/june_version_7921032488"
 
@@ -104,7 +104,7 @@ def folder(tmp_path):
 
 
 def read(folder, **options):
-    return published.read(folder, verify=False, train_templates=2, test_templates=1, **options)
+    return berglund.read(folder, verify=False, train_templates=2, test_templates=1, **options)
 
 
 def test_facts_are_numbered_in_their_group_and_know_their_forms(folder):
@@ -216,7 +216,7 @@ def test_a_folder_of_ones_own_is_not_taken_for_the_published_one(folder):
     with pytest.raises(
         DataError, match="all_prompts_train.jsonl: SHA-256 is .* expected ea7156bb.* not the published file"
     ):
-        published.read(folder)
+        berglund.read(folder)
 
 
 def test_rows_read_are_rows_that_can_be_written(folder, tmp_path):
@@ -230,7 +230,7 @@ def test_rows_read_are_rows_that_can_be_written(folder, tmp_path):
 def published_set():
     if not PUBLISHED.is_dir():
         pytest.skip("the published set is not beside this repository; it has no licence to be in it")
-    return published.read(PUBLISHED)
+    return berglund.read(PUBLISHED)
 
 
 def letters(text):
@@ -252,7 +252,7 @@ def test_the_published_set_has_the_published_shape(published_set):
 def test_what_is_around_the_published_spans_is_the_template(published_set):
     people, train, tests = published_set
     names = {fact.id: fact.name for fact in people}
-    made = {d: published._templates(PUBLISHED.parent / "templates", d) for d in ("p2d", "d2p")}
+    made = {d: berglund._templates(PUBLISHED.parent / "templates", d) for d in ("p2d", "d2p")}
     for row in train + [row for name in facts.SPLITS for row in tests[name]]:
         direction = "p2d" if row.subject_text == names[row.fact] else "d2p"
         template = made[direction][row.template]

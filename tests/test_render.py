@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
-from workflow.reversal.errors import UserError
-from workflow.reversal.render import bibliography, explorer, findings, markdown, provenance, wording, write
+from reversal.common.errors import UserError
+from reversal.paper import bibliography, explorer, findings, markdown, provenance, wording, write
 
 
 class Reader(HTMLParser):

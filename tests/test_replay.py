@@ -3,23 +3,24 @@
 import pytest
 import torch
 
-from workflow.reversal import model, objective, replay, train
+from reversal.models import network
+from reversal.training import loop, objective, recorded
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU only")
 ROWS = [[3 + (i * j) % 40 for j in range(1, 8 + i % 4)] for i in range(200)]
 
 
 def recipe(**changes):
-    return train.Recipe(**{"epochs": 3, "batch": 16, "learning_rate": 0.003, "warmup_steps": 3, **changes})
+    return loop.Recipe(**{"epochs": 3, "batch": 16, "learning_rate": 0.003, "warmup_steps": 3, **changes})
 
 
 def fresh(causal, device="cuda"):
     shape = {"vocab": 50, "width": 128, "layers": 3, "heads": 2, "mlp": 256}
-    return model.new(causal=causal, eos=0, seed=1, **shape).to(device)
+    return network.new(causal=causal, eos=0, seed=1, **shape).to(device)
 
 
 def targets(causal):
-    ids, real = train.pad(ROWS[:8], 0)
+    ids, real = loop.pad(ROWS[:8], 0)
     if causal:
         return objective.autoregressive_targets(ids, real)
     return objective.diffusion_targets(ids, 50, generator=torch.Generator().manual_seed(1))
@@ -40,7 +41,7 @@ def test_the_loss_with_the_head_everywhere_and_its_gradients_are_those_of_the_lo
 def test_without_a_mask_the_loss_is_the_same_and_the_network_as_before(causal):
     net = fresh(causal, "cpu")
     expected, before = objective.loss(net, targets(causal)), net.config._attn_implementation
-    with replay.unmasked(net, True):
+    with recorded.unmasked(net, True):
         assert net.config._attn_implementation != before
         torch.testing.assert_close(objective.loss(net, targets(causal)), expected)
     assert net.config._attn_implementation == before
@@ -49,16 +50,16 @@ def test_without_a_mask_the_loss_is_the_same_and_the_network_as_before(causal):
 @on_a_gpu
 @pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16)])
 def test_recorded_steps_train_as_plain_ones_do(causal, width):
-    expected = train.fit(fresh(causal), ROWS, recipe(width=width))
-    found = train.fit(fresh(causal), ROWS, recipe(width=width, compile=True))
+    expected = loop.fit(fresh(causal), ROWS, recipe(width=width))
+    found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True))
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)
 
 
 @on_a_gpu
 def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, monkeypatch):
     whole, resumed = fresh(False), fresh(False)
-    expected = train.fit(whole, ROWS, recipe(compile=True))
-    honest, calls = train.Recorder.step, []
+    expected = loop.fit(whole, ROWS, recipe(compile=True))
+    honest, calls = loop.Recorder.step, []
 
     def cut_short(self, batch, rate):
         calls.append(rate)
@@ -68,10 +69,10 @@ def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, mo
 
     kept = {"checkpoints": tmp_path, "seconds_between": 0.0}
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(train.Recorder, "step", cut_short)
-        train.fit(resumed, ROWS, recipe(compile=True), **kept)
+        patched.setattr(loop.Recorder, "step", cut_short)
+        loop.fit(resumed, ROWS, recipe(compile=True), **kept)
     again = fresh(False)
-    found = train.fit(again, ROWS, recipe(compile=True), **kept)
+    found = loop.fit(again, ROWS, recipe(compile=True), **kept)
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-3)
     for one, other in zip(whole.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -80,11 +81,11 @@ def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, mo
 @on_a_gpu
 def test_without_memory_to_record_the_steps_are_taken_one_by_one(monkeypatch):
     plain, short = fresh(False), fresh(False)
-    expected = train.fit(plain, ROWS, recipe())
+    expected = loop.fit(plain, ROWS, recipe())
 
     def no_room(net, batch):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(objective, "loss_everywhere", no_room)
-    found = train.fit(short, ROWS, recipe(compile=True))
+    found = loop.fit(short, ROWS, recipe(compile=True))
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from workflow.reversal import files, reporting
+from reversal.common import files, jobs
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path, monkeypatch):
     """A machine of its own, on which no job holds a GPU."""
-    monkeypatch.setattr(reporting.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(jobs.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     held = list(files._held)
     yield
@@ -28,7 +28,7 @@ def job(monkeypatch, wanted, there, visible=None):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    reporting._choose_gpus(wanted, there)
+    jobs._choose_gpus(wanted, there)
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
@@ -62,9 +62,9 @@ def test_only_gpus_that_the_user_or_slurm_shows_are_taken(monkeypatch):
 def test_a_job_tells_its_peak_of_memory_however_short(root, tmp_path):
     script = (
         "from types import SimpleNamespace\n"
-        "from workflow.reversal import reporting\n"
+        "from reversal.common import jobs\n"
         f"snakemake = SimpleNamespace(log=[{str(tmp_path / 'job.log')!r}], threads=1, input=[], output=[])\n"
-        "with reporting.job(snakemake):\n"
+        "with jobs.job(snakemake):\n"
         "    bytearray(b'1') * (600 * 2**20)\n"
     )
     # Through a shell, as Snakemake starts jobs: a process counts what the one that started it had.

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.shapes import SMDM_1028M
-from workflow.reversal import model, smdm
+from reversal.models import network, smdm
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
 CONFIG = json.loads((GOLDEN / "config.json").read_text())
@@ -30,7 +30,7 @@ def test_logits_match_the_reference(name, causal):
 def test_the_shape_is_read_from_the_tensors(name, causal):
     net = smdm.load(GOLDEN / f"{name}.safetensors", {"n_head": 4}, causal=causal)
     assert (net.config.num_hidden_layers, net.config.hidden_size, net.config.intermediate_size) == (3, 64, 160)
-    assert model.vocab(net) == 320 and model.is_diffusion(net) is not causal
+    assert network.vocab(net) == 320 and network.is_diffusion(net) is not causal
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def tensors():
 
 def refused(tensors, path, **config):
     save_file(tensors, path)
-    with pytest.raises(model.ModelError) as caught:
+    with pytest.raises(network.ModelError) as caught:
         smdm.load(path, {"n_head": 4, **config}, causal=False)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -67,28 +67,28 @@ def test_heads_that_do_not_divide_the_width_are_refused(tensors, tmp_path):
 
 
 def test_the_other_family_is_recognised():
-    with pytest.raises(model.ModelError, match="this is a diffusion checkpoint"):
+    with pytest.raises(network.ModelError, match="this is a diffusion checkpoint"):
         smdm.load(GOLDEN / "mdm.safetensors", CONFIG, causal=True)
-    with pytest.raises(model.ModelError, match="this is an autoregressive checkpoint"):
+    with pytest.raises(network.ModelError, match="this is an autoregressive checkpoint"):
         smdm.load(GOLDEN / "ar.safetensors", CONFIG, causal=False)
 
 
 def test_a_truncated_file_is_noticed(tmp_path):
     whole = (GOLDEN / "mdm.safetensors").read_bytes()
     (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(model.ModelError, match=r"half\.safetensors: not a whole safetensors file"):
+    with pytest.raises(network.ModelError, match=r"half\.safetensors: not a whole safetensors file"):
         smdm.load(tmp_path / "half.safetensors", CONFIG, causal=False)
 
 
 def test_other_formats_are_never_opened(tmp_path):
     (tmp_path / "weights.pth").write_bytes(b"\x80\x04.")
-    with pytest.raises(model.ModelError, match=r"not a \.safetensors file"):
+    with pytest.raises(network.ModelError, match=r"not a \.safetensors file"):
         smdm.load(tmp_path / "weights.pth", CONFIG, causal=False)
 
 
 PEAK = """
 import resource, sys, torch
-from workflow.reversal import smdm
+from reversal.models import smdm
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 smdm.load(sys.argv[1], {"n_head": 4}, causal=False)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)

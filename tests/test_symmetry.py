@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import linalg, spatial, stats
 
-from workflow.reversal import symmetry
+from reversal.memory import symmetry
 
 SIMILARITIES = [symmetry.linear_cka, symmetry.debiased_cka, symmetry.rsa]
 NAME = "name: key forward × value reverse"

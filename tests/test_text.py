@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from workflow.reversal import model, text
-from workflow.reversal.errors import UserError
-from workflow.reversal.facts import SPLITS, Row
+from reversal.common.errors import UserError
+from reversal.data.facts import SPLITS, Row
+from reversal.models import network, tokens
 
 
 def test_ranges_hold_exactly_the_subject_and_the_answer(generated, tokenizer):
     _, train, splits = generated
     for row in [*train[::97], *(row for split in SPLITS for row in splits[split][::41])]:
-        example = text.encode(tokenizer, row)
+        example = tokens.encode(tokenizer, row)
         assert tokenizer.decode(example.ids[slice(*example.subject)]).strip() == row.subject_text
         assert tokenizer.decode(example.ids[slice(*example.answer)]).strip() == row.answer_text
         assert tokenizer.decode(example.ids[: example.prompt]) == row.prompt
@@ -22,24 +22,24 @@ def test_ranges_hold_exactly_the_subject_and_the_answer(generated, tokenizer):
 
 def test_a_prompt_has_the_same_tokens_with_and_without_its_completion(generated, tokenizer):
     for row in generated[2]["p2d_same"][:50]:
-        assert text.prompt_ids(tokenizer, row) == tokenizer(row.prompt)["input_ids"]
+        assert tokens.prompt_ids(tokenizer, row) == tokenizer(row.prompt)["input_ids"]
 
 
 def test_a_token_that_covers_more_than_the_span_is_counted(tokenizer):
     row = Row(fact="x", template=0, prompt="Ada's", completion=" b", subject=(0, 3), answer=(1, 2))
-    example = text.encode(tokenizer, row)
+    example = tokens.encode(tokenizer, row)
     assert example.subject[0] == 0 and example.answer == (len(example.ids) - 1, len(example.ids))
 
 
 def test_a_span_without_tokens_is_an_error():
     with pytest.raises(ValueError, match="no token"):
-        text.token_range("abc", [(0, 1)], (2, 3))
+        tokens.token_range("abc", [(0, 1)], (2, 3))
 
 
 def test_the_bundled_tokenizer_keeps_every_word_of_the_lists_whole(root, words):
     """A word that falls apart into bytes could be spelled but hardly remembered."""
     for name in ("mdm", "ar"):
-        _, reader = model.load(root / "data/base" / name, device="cpu")
+        _, reader = network.load(root / "data/base" / name, device="cpu")
         for word in (word for part in words.values() for word in part):
             assert len(reader(" " + word)["input_ids"]) == 1
 
@@ -70,7 +70,7 @@ def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer,
     reader = tokenizer if kind == "byte-level" else llama_tokenizer()
     texts = ["Zoë’s  father, Ada Lovelace,", " sand and the 中 12 maps!", ""]
     rows = [*reader(texts)["input_ids"], [reader.eos_token_id] * 2]
-    cutter = text.Cutter(reader, share)
+    cutter = tokens.Cutter(reader, share)
     cut = [[cutter(row, random.Random(seed)) for row in rows] for _ in range(2)]
     assert reader.batch_decode(cut[0]) == reader.batch_decode(rows)
     assert cut[0] == cut[1] and cut[0][-1] == rows[-1]  # end tokens stay
@@ -78,18 +78,18 @@ def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer,
 
 def test_the_share_says_how_many_tokens_are_cut(tokenizer):
     names = {token: name for name, token in tokenizer.get_vocab().items() if token}
-    rng, cutter = random.Random(0), text.Cutter(tokenizer, 0.2)
-    tokens = [token for token, name in names.items() if len(name) > 1] * 20
-    cut = sum(cutter([token], rng) != [token] for token in tokens)
-    assert 0.18 < cut / len(tokens) < 0.22
+    rng, cutter = random.Random(0), tokens.Cutter(tokenizer, 0.2)
+    many = [token for token, name in names.items() if len(name) > 1] * 20
+    cut = sum(cutter([token], rng) != [token] for token in many)
+    assert 0.18 < cut / len(many) < 0.22
     assert all(cutter([token], rng) == [token] for token, name in names.items() if len(name) == 1)
 
 
 def test_only_free_positions_are_cut(generated, tokenizer):
-    cutter = text.Cutter(tokenizer, 1)
+    cutter = tokens.Cutter(tokenizer, 1)
     for row in generated[1][::301]:
-        example = text.encode(tokenizer, row)
-        cut = cutter(example.ids, random.Random(0), text.around(example))
+        example = tokens.encode(tokenizer, row)
+        cut = cutter(example.ids, random.Random(0), tokens.around(example))
         kept = "".join(tokenizer.convert_ids_to_tokens(cut))
         assert len(cut) > len(example.ids)
         for span in (example.subject, example.answer):
@@ -100,8 +100,8 @@ def test_only_free_positions_are_cut(generated, tokenizer):
 
 def test_cutting_shows_the_pieces_of_words_that_training_lacks(generated):
     texts = [row.text for row in generated[1]]
-    tokenizer = text.train_tokenizer(texts, 4000)
-    rows, cutter, rng = tokenizer(texts)["input_ids"], text.Cutter(tokenizer, 0.1), random.Random(0)
+    tokenizer = tokens.train_tokenizer(texts, 4000)
+    rows, cutter, rng = tokenizer(texts)["input_ids"], tokens.Cutter(tokenizer, 0.1), random.Random(0)
     new = {token for ids in tokenizer(["Whoever believes them", "whichever"])["input_ids"] for token in ids}
     assert not new <= {token for row in rows for token in row}
     assert new <= {token for row in rows for token in cutter(row, rng)}
@@ -111,4 +111,4 @@ def test_a_tokenizer_whose_words_do_not_fall_into_other_tokens_is_refused():
     pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     reader = PreTrainedTokenizerFast(tokenizer_object=pieces)
     with pytest.raises(UserError, match=r"cut is 0\.1; allowed for this tokenizer: 0"):
-        text.Cutter(reader, 0.1)
+        tokens.Cutter(reader, 0.1)

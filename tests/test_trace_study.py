@@ -5,8 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
-from workflow.reversal import asking, model, text, trace_files, trace_study, trace_tables, tracing
-from workflow.reversal.facts import Row
+from reversal.data.facts import Row
+from reversal.models import network, tokens
+from reversal.recall import ask
+from reversal.tracing import engine
+from reversal.tracing import files as trace_files
+from reversal.tracing import study as trace_study
+from reversal.tracing import tables as trace_tables
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
 SUBJECTS = {"a": "Ada Moss", "b": "Bea Fern", "c": "Cy Reed Vale", "d": "Di Holt"}
@@ -19,12 +24,12 @@ ALL = {"gaussian": list(trace_study.KINDS), "mask": ["state", "mlp"], "swap": ["
 @pytest.fixture(scope="module")
 def tokenizer():
     names = [template.format(subject) for template in TEMPLATES for subject in SUBJECTS.values()]
-    return text.train_tokenizer([*names, *(f" {word}" for word in WORDS)] * 3, 400)
+    return tokens.train_tokenizer([*names, *(f" {word}" for word in WORDS)] * 3, 400)
 
 
 def speaker(tokenizer, causal):
     """A random network that says nothing but WORDS."""
-    net = model.new(causal=causal, vocab=len(tokenizer), width=16, layers=3, heads=2, mlp=32, seed=3)
+    net = network.new(causal=causal, vocab=len(tokenizer), width=16, layers=3, heads=2, mlp=32, seed=3)
     said = [tokenizer(f" {word}")["input_ids"] for word in WORDS]
     assert all(len(ids) == 1 for ids in said)
     with torch.no_grad():
@@ -48,7 +53,7 @@ def spoken(request, tokenizer):
             span = (start, start + len(subject))
             blank = Row(fact, template, prompt, " birch", span, (1, 6))
             sampling = {"split": "p2d_same", "canvas": CANVAS, **SAMPLING}
-            [said] = asking.complete_split(net, tokenizer, [blank], **sampling)
+            [said] = ask.complete_split(net, tokenizer, [blank], **sampling)
             words = said["generation"].split()[1:4]  # the answer begins after a word, and ends before the last
             completion = " " + " ".join(words) if fact != "c" else " no"
             rows.append(Row(fact, template, prompt, completion, span, (1, len(completion))))
@@ -63,7 +68,7 @@ def traced(spoken):
 
 
 def is_mdm(spoken):
-    return model.is_diffusion(spoken[0])
+    return network.is_diffusion(spoken[0])
 
 
 def test_the_facts_that_are_answered_are_traced_and_the_others_say_why(spoken, traced):
@@ -87,21 +92,21 @@ def test_every_step_is_the_plain_trace_of_what_the_step_found(spoken, traced):
         noise = ways["gaussian"].args[2]
         for i, (step, canvas) in enumerate(zip(found.steps, found.canvases, strict=True)):
             if is_mdm(spoken):
-                wanted = {p: found.ids[p] for p in range(*found.answer) if canvas[p] == model.mask_id(net)}
+                wanted = {p: found.ids[p] for p in range(*found.answer) if canvas[p] == network.mask_id(net)}
             else:
                 wanted = {len(canvas) - 1: found.ids[len(canvas)]}
             assert wanted and step == trace.steps[i]
             for k, kind in enumerate(ALL["gaussian"]):
                 what, severed = trace_study.KINDS[kind]
-                plain = tracing.trace(
+                plain = engine.trace(
                     net, canvas, subject=found.subject, answer=wanted, noise=noise, kind=what, severed=severed, window=2
                 )
                 seen = trace.arrays["log_probability.gaussian.restored"][k, i]
                 np.testing.assert_allclose(seen[: len(canvas)], plain.log_restored, atol=1e-4)
-                embedded = tracing.embed(net, canvas), tracing.add_noise(net, canvas, found.subject, noise)
-                whole = tracing.Problem(*embedded, wanted, [tuple(range(*found.subject))])
-                [runs] = tracing.restore(net, [whole], kind=what, severed=severed, window=2)
-                np.testing.assert_allclose(seen[-1:], tracing.score(runs).log_restored, atol=1e-4)
+                embedded = engine.embed(net, canvas), engine.add_noise(net, canvas, found.subject, noise)
+                whole = engine.Problem(*embedded, wanted, [tuple(range(*found.subject))])
+                [runs] = engine.restore(net, [whole], kind=what, severed=severed, window=2)
+                np.testing.assert_allclose(seen[-1:], engine.score(runs).log_restored, atol=1e-4)
                 assert trace.arrays["probability.clean"][i] == pytest.approx(plain.clean, abs=1e-5)
                 assert trace.arrays["probability.gaussian.corrupted"][i] == pytest.approx(plain.corrupted, abs=1e-5)
 
@@ -209,9 +214,9 @@ def test_a_replaced_subject_is_scored_as_if_it_stood_there(spoken, traced, name)
         row = next(row for row in rows if (row.fact, row.template) == (about["fact"], about["template"]))
         [found] = trace_study.answer(net, tokenizer, [row], canvas=CANVAS, sampling=SAMPLING, most_steps=3)
         canvas, (first, end) = found.canvases[0], found.subject
-        tokens = trace_study.swap_partner(row, subjects) if name == "swap" else [model.mask_id(net)] * (end - first)
+        tokens = trace_study.swap_partner(row, subjects) if name == "swap" else [network.mask_id(net)] * (end - first)
         seen = torch.tensor([[*canvas[:first], *tokens, *canvas[end:]]])
-        logs = model.logits(net, model.hidden(net, seen)).log_softmax(-1)[0]
+        logs = network.logits(net, network.hidden(net, seen)).log_softmax(-1)[0]
         if is_mdm(spoken):
             expected = sum(logs[p, found.ids[p]] for p in range(*found.answer))
         else:

@@ -13,8 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflow.reversal import facts, model, objective, text, train
-from workflow.reversal.reporting import Job
+from reversal.common.jobs import Job
+from reversal.data import facts
+from reversal.models import network, tokens
+from reversal.training import loop, objective
 
 RECIPE = {"epochs": 4, "batch": 8, "learning_rate": 0.01, "warmup_steps": 3}
 ROWS = [[3 + (i * j) % 40 for j in range(1, 5 + i % 4)] for i in range(60)]
@@ -22,12 +24,12 @@ TEXTS = [f"Row {i} tells that number {i % 7} is number {(3 * i) % 11}." for i in
 
 
 def recipe(**changes):
-    return train.Recipe(**{**RECIPE, **changes})
+    return loop.Recipe(**{**RECIPE, **changes})
 
 
 def fresh(causal, **shape):
     sizes = {"vocab": 50, "width": 16, "layers": 2, "heads": 2, "mlp": 32, **shape}
-    return model.new(causal=causal, eos=0, seed=1, **sizes)
+    return network.new(causal=causal, eos=0, seed=1, **sizes)
 
 
 def weights(net):
@@ -41,7 +43,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize("causal", [True, False])
 def test_training_lowers_the_loss_and_two_runs_give_the_same_weights(causal):
     nets = [fresh(causal) for _ in range(2)]
-    histories = [train.fit(net, ROWS, recipe(epochs=80, batch=60)) for net in nets]
+    histories = [loop.fit(net, ROWS, recipe(epochs=80, batch=60)) for net in nets]
     assert histories[0].loss.tail(20).mean() < 0.85 * histories[0].loss.head(3).mean()
     assert_same(*map(weights, nets))
     columns = ["step", "epoch", "loss", "learning_rate"]
@@ -50,8 +52,8 @@ def test_training_lowers_the_loss_and_two_runs_give_the_same_weights(causal):
 
 def test_another_seed_gives_other_weights():
     first, second = fresh(False), fresh(False)
-    train.fit(first, ROWS, recipe(epochs=1, seed=1))
-    train.fit(second, ROWS, recipe(epochs=1, seed=2))
+    loop.fit(first, ROWS, recipe(epochs=1, seed=1))
+    loop.fit(second, ROWS, recipe(epochs=1, seed=2))
     assert not torch.equal(first.lm_head.weight, second.lm_head.weight)
 
 
@@ -59,7 +61,7 @@ def test_the_mask_row_of_the_head_is_never_trained():
     net = fresh(False)
     with torch.no_grad():
         net.lm_head.weight[-1] = 0
-    train.fit(net, ROWS, recipe(epochs=2))
+    loop.fit(net, ROWS, recipe(epochs=2))
     assert net.lm_head.weight[-1].eq(0).all()
 
 
@@ -68,23 +70,23 @@ def test_the_mask_row_of_the_head_is_never_trained():
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=200), batch=st.integers(1, 20), seed=st.integers(0, 99)
 )
 def test_an_epoch_uses_every_row_once(lengths, batch, seed):
-    batches = train.epoch_batches(lengths, batch, seed=seed, epoch=0)
+    batches = loop.epoch_batches(lengths, batch, seed=seed, epoch=0)
     assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
     assert max(map(len, batches)) <= batch
 
 
 def test_batches_waste_little_padding_and_differ_between_epochs():
     lengths = [5 + i % 20 for i in range(2000)]
-    batches = train.epoch_batches(lengths, 32, seed=0, epoch=0)
+    batches = loop.epoch_batches(lengths, 32, seed=0, epoch=0)
     padded = sum(len(rows) * max(lengths[i] for i in rows) for rows in batches)
     assert padded < 1.08 * sum(lengths)
-    assert batches != train.epoch_batches(lengths, 32, seed=0, epoch=1)
+    assert batches != loop.epoch_batches(lengths, 32, seed=0, epoch=1)
 
 
 @pytest.mark.parametrize("free", [None, [[0]] * len(ROWS)])
 def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatch, free):
-    taken, pad = [], train.pad
-    monkeypatch.setattr(train, "pad", lambda rows, *rest: (taken.append(sorted(rows)), pad(rows, *rest))[1])
+    taken, pad = [], loop.pad
+    monkeypatch.setattr(loop, "pad", lambda rows, *rest: (taken.append(sorted(rows)), pad(rows, *rest))[1])
 
     def cutter(row, rng, free):
         free = range(len(row)) if free is None else free
@@ -92,7 +94,7 @@ def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatc
 
     nets = [fresh(True) for _ in range(2)]
     for net in nets:
-        train.fit(net, ROWS, recipe(batch=60), cutter=cutter, free=free)
+        loop.fit(net, ROWS, recipe(batch=60), cutter=cutter, free=free)
     assert taken[:4] == taken[4:] and len({str(rows) for rows in taken}) == 4
     assert any(49 in row[1:] for row in taken[0]) == (free is None) and any(row[0] == 49 for row in taken[0])
     assert_same(*map(weights, nets))
@@ -100,14 +102,14 @@ def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatc
 
 def test_the_learning_rate_warms_up_and_falls_to_its_final_fraction():
     plan = recipe(learning_rate=1.0, warmup_steps=10)
-    rates = [train.learning_rate(step, 100, plan) for step in range(100)]
+    rates = [loop.learning_rate(step, 100, plan) for step in range(100)]
     assert rates[0] == pytest.approx(0.1) and max(rates) == pytest.approx(1.0)
     assert rates[-1] == pytest.approx(0.1, abs=0.01)
     assert all(later <= earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
 
 
 def test_padding_is_end_tokens_of_which_one_is_real():
-    ids, real = train.pad([[7, 8, 9], [5]], eos=0, width=6)
+    ids, real = loop.pad([[7, 8, 9], [5]], eos=0, width=6)
     assert ids.tolist() == [[7, 8, 9, 0, 0, 0], [5, 0, 0, 0, 0, 0]]
     assert real.sum(1).tolist() == [4, 2]
 
@@ -118,7 +120,7 @@ class Interrupted(Exception):
 
 def interrupted_run(net, folder, monkeypatch, after, **changes):
     """Train until `after` snapshots were saved, then fall over."""
-    save = train.Checkpoints.save
+    save = loop.Checkpoints.save
     count = iter(range(1000))
 
     def falling(self, *args):
@@ -126,19 +128,19 @@ def interrupted_run(net, folder, monkeypatch, after, **changes):
         if next(count) + 1 == after:
             raise Interrupted
 
-    monkeypatch.setattr(train.Checkpoints, "save", falling)
+    monkeypatch.setattr(loop.Checkpoints, "save", falling)
     with pytest.raises(Interrupted):
-        train.fit(net, ROWS, recipe(**changes), checkpoints=folder, seconds_between=0)
-    monkeypatch.setattr(train.Checkpoints, "save", save)
+        loop.fit(net, ROWS, recipe(**changes), checkpoints=folder, seconds_between=0)
+    monkeypatch.setattr(loop.Checkpoints, "save", save)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_an_interrupted_run_ends_in_the_same_weights(causal, tmp_path, monkeypatch):
     whole, broken = fresh(causal), fresh(causal)
-    expected = train.fit(whole, ROWS, recipe())
+    expected = loop.fit(whole, ROWS, recipe())
     interrupted_run(broken, tmp_path, monkeypatch, after=9)
     resumed = fresh(causal)
-    history = train.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
+    history = loop.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
     assert_same(weights(whole), weights(resumed))
     assert history.loss.tolist() == expected.loss.tolist()
 
@@ -146,7 +148,7 @@ def test_an_interrupted_run_ends_in_the_same_weights(causal, tmp_path, monkeypat
 @pytest.mark.parametrize("file", ["net.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path, monkeypatch):
     whole, broken, resumed = fresh(False), fresh(False), fresh(False)
-    train.fit(whole, ROWS, recipe())
+    loop.fit(whole, ROWS, recipe())
     interrupted_run(broken, tmp_path, monkeypatch, after=9)
     newest = max(tmp_path.iterdir())
     content = (newest / file).read_bytes()
@@ -154,7 +156,7 @@ def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path,
     lines = []
     job = Job()
     monkeypatch.setattr(job, "say", lines.append)
-    train.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999, job=job)
+    loop.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999, job=job)
     assert "resumed after step 8" in lines
     assert_same(weights(whole), weights(resumed))
 
@@ -163,25 +165,25 @@ def test_what_a_process_killed_while_saving_left_is_removed(tmp_path, monkeypatc
     interrupted_run(fresh(False), tmp_path, monkeypatch, after=3)
     (tmp_path / ".draft-x").mkdir()
     (tmp_path / ".draft-x/net.safetensors").write_bytes(b"half")
-    train.fit(fresh(False), ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
+    loop.fit(fresh(False), ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
     assert not list(tmp_path.glob(".draft-*")) and list(tmp_path.glob("step_*"))
 
 
 def test_a_checkpoint_of_another_run_is_not_used(tmp_path, monkeypatch):
     interrupted_run(fresh(False), tmp_path, monkeypatch, after=3)
     whole, other = fresh(False), fresh(False)
-    train.fit(whole, ROWS, recipe(seed=5))
-    train.fit(other, ROWS, recipe(seed=5), checkpoints=tmp_path, seconds_between=999)
+    loop.fit(whole, ROWS, recipe(seed=5))
+    loop.fit(other, ROWS, recipe(seed=5), checkpoints=tmp_path, seconds_between=999)
     assert_same(weights(whole), weights(other))
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     net = fresh(True)
-    real = train.objective.loss
+    real = loop.objective.loss
     count = iter(range(1000))
-    monkeypatch.setattr(train.objective, "loss", lambda *a: real(*a) * (math.nan if next(count) == 13 else 1.0))
-    with pytest.raises(train.TrainingError, match=r"loss is nan at step 13 \(epoch 1, rows \[") as caught:
-        train.fit(net, ROWS, recipe(), checkpoints=tmp_path, seconds_between=0)
+    monkeypatch.setattr(loop.objective, "loss", lambda *a: real(*a) * (math.nan if next(count) == 13 else 1.0))
+    with pytest.raises(loop.TrainingError, match=r"loss is nan at step 13 \(epoch 1, rows \[") as caught:
+        loop.fit(net, ROWS, recipe(), checkpoints=tmp_path, seconds_between=0)
     assert "\n" not in str(caught.value)
     newest = max(tmp_path.iterdir())
     history = json.loads((newest / "state.json").read_text())["history"]
@@ -206,21 +208,21 @@ def base(tmp_path_factory):
     halves = [told.rsplit(" ", 1) for told in TEXTS]
     rows = [facts.Row(f"p2d-{i}", 0, ask, f" {rest}", (0, 5), (1, 2)) for i, (ask, rest) in enumerate(halves)]
     facts.write(rows, folder.parent / "train.jsonl")
-    tokenizer = text.train_tokenizer(TEXTS, 300)
-    model.save(fresh(False, vocab=len(tokenizer), width=32, mlp=64), tokenizer, folder)
+    tokenizer = tokens.train_tokenizer(TEXTS, 300)
+    network.save(fresh(False, vocab=len(tokenizer), width=32, mlp=64), tokenizer, folder)
     return folder
 
 
 WORKER = (
-    "import json, sys; from workflow.reversal import reporting, train; import torch; torch.set_num_threads(1); "
-    "train.run(json.load(open(sys.argv[1])), job=reporting.Job())"
+    "import json, sys; from reversal.common import jobs; from reversal.training import loop; import torch; torch.set_num_threads(1); "
+    "loop.run(json.load(open(sys.argv[1])), job=jobs.Job())"
 )
 
 
 def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(base, tmp_path, root):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    train.run(task(base, tmp_path / "whole", epochs=30, cut=0.1))
+    loop.run(task(base, tmp_path / "whole", epochs=30, cut=0.1))
     file = tmp_path / "task.json"
     file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=30, cut=0.1)))
     command = [sys.executable, "-c", WORKER, str(file)]
@@ -235,7 +237,7 @@ def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(bas
     assert list(checkpoints.glob("step_*")) and not (tmp_path / "killed/model").exists()
     done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
     assert "error" not in done.stderr and "resumed after step" in done.stderr
-    first, second = (model.load(tmp_path / name / "model", device="cpu")[0] for name in ("whole", "killed"))
+    first, second = (network.load(tmp_path / name / "model", device="cpu")[0] for name in ("whole", "killed"))
     assert_same(weights(first), weights(second))
     assert not checkpoints.exists()
 
@@ -243,7 +245,7 @@ def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(bas
 def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        train.run(task(base, tmp_path / name, cut=0.1), processes={"one": 1, "two": 2}[name])
+        loop.run(task(base, tmp_path / name, cut=0.1), processes={"one": 1, "two": 2}[name])
     one, two = (pd.read_csv(tmp_path / name / "training.csv") for name in ("one", "two"))
     assert len(one) == len(two)
     assert (one.loss - two.loss).abs().max() < 2e-3 * one.loss.max()
@@ -252,7 +254,7 @@ def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_batch_that_memory_cannot_hold_goes_in_parts_with_the_same_result(causal, monkeypatch):
     whole, parted = fresh(causal), fresh(causal)
-    train.fit(whole, ROWS, recipe())
+    loop.fit(whole, ROWS, recipe())
     honest, sizes = objective.loss, []
 
     def short_of_memory(net, batch):
@@ -262,7 +264,7 @@ def test_a_batch_that_memory_cannot_hold_goes_in_parts_with_the_same_result(caus
         return honest(net, batch)
 
     monkeypatch.setattr(objective, "loss", short_of_memory)
-    train.fit(parted, ROWS, recipe())
+    loop.fit(parted, ROWS, recipe())
     assert max(sizes) == 2  # of 8 rows, halved twice
     for name, value in weights(whole).items():
         assert torch.allclose(value, dict(parted.named_parameters())[name], atol=1e-4), name
@@ -274,7 +276,7 @@ def test_one_row_that_memory_cannot_hold_ends_the_run(monkeypatch):
 
     monkeypatch.setattr(objective, "loss", never)
     with pytest.raises(torch.OutOfMemoryError):
-        train.fit(fresh(True), ROWS, recipe())
+        loop.fit(fresh(True), ROWS, recipe())
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -287,15 +289,15 @@ def test_one_compiled_program_serves_all_blocks_and_lengths_and_is_gone_afterwar
         return graph
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    expected = train.fit(plain, ROWS, recipe(epochs=2))
-    found = train.fit(fused, ROWS, recipe(epochs=2, compile=True))
+    expected = loop.fit(plain, ROWS, recipe(epochs=2))
+    found = loop.fit(fused, ROWS, recipe(epochs=2, compile=True))
     assert len(programs) == 1
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-4)
-    assert all("forward" not in vars(block) for block in model.layers(fused))
+    assert all("forward" not in vars(block) for block in network.layers(fused))
 
 
 def test_compiling_needs_a_compiler_and_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(train.TrainingError, match="training.compile is true, but there is no C compiler"):
-        train.fit(fresh(True), ROWS, recipe(compile=True))
+    with pytest.raises(loop.TrainingError, match="training.compile is true, but there is no C compiler"):
+        loop.fit(fresh(True), ROWS, recipe(compile=True))

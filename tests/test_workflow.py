@@ -47,8 +47,8 @@ def test_every_study_dry_runs_without_torch(checkout, study):
 
 def test_tables_figures_and_post_are_made_without_a_network(root):
     """So that a table made again takes two seconds, not the nine that importing PyTorch and transformers takes."""
-    modules = ["scoring", "trace_tables", "memory_tables", "figures", "render.write"]
-    code = "import sys; " + "; ".join(f"import workflow.reversal.{module}" for module in modules)
+    modules = ["recall.tables", "tracing.tables", "memory.tables", "figures", "paper.write"]
+    code = "import sys; " + "; ".join(f"import reversal.{module}" for module in modules)
     code += "; sys.exit(not {'torch', 'transformers'}.isdisjoint(sys.modules))"
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
 
@@ -197,7 +197,7 @@ def test_a_deleted_split_is_made_again_and_no_other(smoke):
 
 
 def test_editing_the_generator_reruns_the_data_stage(smoke):
-    module = smoke / "workflow/reversal/generate.py"
+    module = smoke / "workflow/reversal/data/generated.py"
     original, times = module.read_bytes(), module.stat()
     try:
         module.write_bytes(original + b"\n# changed\n")
@@ -208,7 +208,7 @@ def test_editing_the_generator_reruns_the_data_stage(smoke):
 
 
 def test_editing_the_sampler_does_not_retrain(smoke):
-    module = smoke / "workflow/reversal/diffusion.py"
+    module = smoke / "workflow/reversal/recall/masked.py"
     original, times = module.read_bytes(), module.stat()
     try:
         module.write_bytes(original + b"\n# changed\n")

@@ -3,11 +3,14 @@
 import random
 from pathlib import Path
 
-from workflow.reversal import ablation, facts, files, model, reporting
+from reversal.common import files, jobs
+from reversal.data import facts
+from reversal.models import network
+from reversal.recall import ablation
 
-with reporting.job(snakemake) as job:
+with jobs.job(snakemake) as job:
     params = snakemake.params
-    net, tokenizer = model.load(snakemake.input.model)
+    net, tokenizer = network.load(snakemake.input.model)
     splits = {}
     for file in snakemake.input.rows:
         rows = facts.read(file)

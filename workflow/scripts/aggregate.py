@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from workflow.reversal import files, reporting, trace_files, trace_tables
+from reversal.common import files, jobs
+from reversal.tracing import files as trace_files
+from reversal.tracing import tables as trace_tables
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     effects, counts = [], []
     for name, folder in zip(snakemake.params.trained, snakemake.input.traces, strict=True):
         model, seed = name.split("/seed_")

@@ -1,19 +1,20 @@
 """Make the model that fine-tuning starts from."""
 
-from workflow.reversal import base, reporting
+from reversal.common import jobs
+from reversal.training import bases
 
-with reporting.job(snakemake) as job:
+with jobs.job(snakemake) as job:
     given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
     match snakemake.rule:
         case "base_bundled":
-            base.bundled(given[0], output[0])
+            bases.from_folder(given[0], output[0])
         case "base_scratch":
-            base.scratch(given.rows, output[0], seed=0, **params)
+            bases.scratch(given.rows, output[0], seed=0, **params)
         case "base_pretrain":
             folder = f"{output.model}.checkpoints"
             sources = {"words": given.words, "templates": given.templates, "vocabulary_of": given.rows or None}
-            base.pretrain(output.model, output.history, checkpoints=folder, job=job, **sources, **params)
+            bases.pretrain(output.model, output.history, checkpoints=folder, job=job, **sources, **params)
         case "base_hub":
-            base.hub(output[0], **params["hub"])
+            bases.from_hub(output[0], **params["hub"])
         case "base_lit_gpt":
-            base.lit_gpt(output[0], causal=params["causal"], **params["lit_gpt"])
+            bases.from_lit_gpt(output[0], causal=params["causal"], **params["lit_gpt"])

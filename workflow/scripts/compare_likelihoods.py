@@ -5,10 +5,13 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from workflow.reversal import asking, facts, files, model, reporting
+from reversal.common import files, jobs
+from reversal.data import facts
+from reversal.models import network
+from reversal.recall import ask
 
-with reporting.job(snakemake) as job:
-    net, tokenizer = model.load(snakemake.input.model)
+with jobs.job(snakemake) as job:
+    net, tokenizer = network.load(snakemake.input.model)
     generator = torch.Generator().manual_seed(int(snakemake.wildcards.seed))
     options = {name: getattr(snakemake.params, name) for name in ("canvas", "samples", "precision")}
     pairs = list(zip(snakemake.input.right, snakemake.input.wrong, strict=True))
@@ -17,9 +20,7 @@ with reporting.job(snakemake) as job:
         for right, wrong in pairs:
             split = Path(right).stem
             rows = [facts.read(file) for file in (right, wrong)]
-            comparisons += asking.compare_likelihoods(
-                net, tokenizer, *rows, split=split, generator=generator, **options
-            )
+            comparisons += ask.compare_likelihoods(net, tokenizer, *rows, split=split, generator=generator, **options)
             progress.advance(split=split)
     table = pd.DataFrame(comparisons)
     table.insert(0, "seed", int(snakemake.wildcards.seed))

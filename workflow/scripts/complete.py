@@ -2,16 +2,20 @@
 
 from pathlib import Path
 
-from workflow.reversal import asking, completion_files, facts, model, reporting
+from reversal.common import jobs
+from reversal.data import facts
+from reversal.models import network
+from reversal.recall import ask
+from reversal.recall import files as completion_files
 
-with reporting.job(snakemake) as job:
-    net, tokenizer = model.load(snakemake.input.model)
+with jobs.job(snakemake) as job:
+    net, tokenizer = network.load(snakemake.input.model)
     sampling = dict(snakemake.params.sampling)
     splits = {Path(file).stem: facts.read(file) for file in snakemake.input.rows}
     completions = []
     with job.progress(sum(map(len, splits.values())), "completing", "prompts") as progress:
         for split, rows in splits.items():
-            completions += asking.complete_split(
+            completions += ask.complete_split(
                 net, tokenizer, rows, split=split, precision=snakemake.params.precision, **sampling
             )
             progress.advance(len(rows), split=split)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from workflow.reversal import files, reporting
+from reversal.common import files, jobs
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     files.write_table(pd.concat(map(pd.read_csv, snakemake.input)), snakemake.output[0])

@@ -1,6 +1,7 @@
 """Fetch the published data."""
 
-from workflow.reversal import published, reporting
+from reversal.common import jobs
+from reversal.data import berglund
 
-with reporting.job(snakemake):
-    published.download(snakemake.params.folder)
+with jobs.job(snakemake):
+    berglund.download(snakemake.params.folder)

@@ -5,30 +5,34 @@ import random
 import pandas as pd
 import torch
 
-from workflow.reversal import edit, facts, files, keyvalue, memory_tables, model, reporting
+from reversal.common import files, jobs
+from reversal.data import facts
+from reversal.memory import edit, extract
+from reversal.memory import tables as memory_tables
+from reversal.models import network
 
-with reporting.job(snakemake) as job:
+with jobs.job(snakemake) as job:
     params, edits, canvas = snakemake.params.keyvalue, snakemake.params.edits, snakemake.params.canvas
-    net, tokenizer = model.load(snakemake.input.model)
+    net, tokenizer = network.load(snakemake.input.model)
     name, seed = snakemake.wildcards.model, int(snakemake.wildcards.seed)
     generator, rng = torch.Generator().manual_seed(seed), random.Random(seed)
     traces = pd.read_csv(snakemake.input.traces)
-    layers = memory_tables.chosen_layers(edits["layers"], traces, name, len(model.layers(net)))
+    layers = memory_tables.chosen_layers(edits["layers"], traces, name, len(network.layers(net)))
     peak = next(iter(memory_tables.peaks(traces, name)), layers[0])  # of the forward question
     train = facts.read(snakemake.input.train)
-    prefixes = keyvalue.prefixes_like(net, tokenizer, train, canvas=canvas, **params["prefixes"])
+    prefixes = extract.prefixes_like(net, tokenizer, train, canvas=canvas, **params["prefixes"])
     some = train[:: max(1, len(train) // (edits["training_rows"] or len(train)))]
     ids = [tokenizer(row.text)["input_ids"] for row in some]
     moments = edit.second_moments(net, ids, layers=layers, canvas=canvas, generator=generator)
     tables = []
-    splits = [[keyvalue.close(row) for row in facts.read(file)] for file in snakemake.input.rows]
+    splits = [[extract.close(row) for row in facts.read(file)] for file in snakemake.input.rows]
     for group, ahead, back in (("both", *splits[:2]), ("p2d", *splits[2:])):
-        template = keyvalue.best_template(net, tokenizer, ahead, canvas=canvas)
+        template = extract.best_template(net, tokenizer, ahead, canvas=canvas)
         donors = edit.choose_donors(tokenizer, ahead, rng=rng)
         chosen = {fact: donors[fact] for fact in list(donors)[: edits["most_facts"]]}
         targets = [row for row in edit.retarget(ahead, donors) if row.fact in chosen and row.template == template]
         asked = edit.probes(ahead, back, chosen, template=template, neighbours=edits["neighbours"], rng=rng)
-        for found in keyvalue.extract(
+        for found in extract.extract(
             net,
             tokenizer,
             targets,

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
-from workflow.reversal import completion_files, facts, figures, reporting, trace_files
-from workflow.reversal.figures import read
+from reversal import figures
+from reversal.common import jobs
+from reversal.data import facts
+from reversal.figures import read
+from reversal.recall import files as completion_files
+from reversal.tracing import files as trace_files
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     given, params = snakemake.input, snakemake.params
     name = snakemake.rule.removeprefix("figure_").removeprefix("kept_")
     match name:

@@ -1,8 +1,9 @@
 """Fine-tune one model with one seed."""
 
-from workflow.reversal import reporting, train
+from reversal.common import jobs
+from reversal.training import loop
 
-with reporting.job(snakemake) as job:
+with jobs.job(snakemake) as job:
     params, output = snakemake.params, snakemake.output
     task = {
         "base": snakemake.input.base,
@@ -14,4 +15,4 @@ with reporting.job(snakemake) as job:
         "checkpoints": f"{output.model}.checkpoints",
         "checkpoint_seconds": params.checkpoint_seconds,
     }
-    train.run(task, processes=params.processes, job=job)
+    loop.run(task, processes=params.processes, job=job)

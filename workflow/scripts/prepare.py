@@ -1,14 +1,15 @@
 """Write one table of a study's data."""
 
-from workflow.reversal import facts, generate, published, reporting
+from reversal.common import jobs
+from reversal.data import berglund, facts, generated
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     params, table = snakemake.params, snakemake.wildcards.table
     if params.source == "generated":
-        people, train, splits = generate.read(**params.generated)
+        people, train, splits = generated.make(**params.generated)
     else:
         options = {name: params.published[name] for name in ("seed", "verify")}
-        people, train, splits = published.read(snakemake.input.source, **options)
+        people, train, splits = berglund.read(snakemake.input.source, **options)
     if table == "facts":
         facts.write_facts(people, snakemake.output[0])
     else:

@@ -2,15 +2,18 @@
 
 import pandas as pd
 
-from workflow.reversal import facts, files, model, probing, reporting
+from reversal.common import files, jobs
+from reversal.data import facts
+from reversal.models import network
+from reversal.recall import first_tokens
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     given, params = snakemake.input, snakemake.params
     show = {"top": params.top, "canvas": params.canvas}
     if given.prompts:
-        known = probing.given_prompts(given.prompts, params.prompts)
+        known = first_tokens.given_prompts(given.prompts, params.prompts)
     else:
-        known = probing.pretraining_prompts(
+        known = first_tokens.pretraining_prompts(
             given.words,
             given.templates,
             people=params.pretraining["people"],
@@ -21,8 +24,8 @@ with reporting.job(snakemake):
     asked = [(row.prompt, row.answer_text) for row in rows[:: max(1, len(rows) // params.prompts)]][: params.prompts]
     tables = []
     for stage, folder, prompts in (("pretrained", given.base, known), ("fine-tuned", given.tuned[0], asked)):
-        net, tokenizer = model.load(folder)
-        tables.append(probing.table(net, tokenizer, prompts, stage=stage, **show))
+        net, tokenizer = network.load(folder)
+        tables.append(first_tokens.table(net, tokenizer, prompts, stage=stage, **show))
     table = pd.concat(tables)
     table.insert(0, "model", snakemake.wildcards.model)
     files.write_table(table, snakemake.output[0])

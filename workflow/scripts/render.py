@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from workflow.reversal import reporting
-from workflow.reversal.render import write
+from reversal.common import jobs
+from reversal.paper import write
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     root = Path(write.__file__).parents[3]
     given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
     match snakemake.rule:

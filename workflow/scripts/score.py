@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from workflow.reversal import completion_files, files, reporting, scoring
+from reversal.common import files, jobs
+from reversal.recall import files as completion_files
+from reversal.recall import tables as recall_tables
 
-with reporting.job(snakemake):
+with jobs.job(snakemake):
     params, output = snakemake.params, snakemake.output
     parts = []
     for name, file in zip(params.trained, snakemake.input.completions, strict=True):
@@ -14,13 +16,13 @@ with reporting.job(snakemake):
     completions = pd.concat(parts)
     how = {"draws": params.bootstrap_draws, "rng": np.random.default_rng(params.seed)}
     published = pd.read_csv(snakemake.input.published) if params.show_published else None
-    scaling = scoring.step_scaling(completions, **how)
+    scaling = recall_tables.step_scaling(completions, **how)
     pairs = [(mdm, ar) for mdm in params.diffusion for ar in params.autoregressive]
     differences = [
-        scoring.paired_differences(completions, diffusion_model=mdm, autoregressive_model=ar, **how)
+        recall_tables.paired_differences(completions, diffusion_model=mdm, autoregressive_model=ar, **how)
         for mdm, ar in pairs
     ]
     files.write_table(scaling, output.steps)
-    files.write_table(scoring.by_training_direction(scaling, published), output.by_training)
-    files.write_table(scoring.by_question_direction(scaling, published), output.by_question)
+    files.write_table(recall_tables.by_training_direction(scaling, published), output.by_training)
+    files.write_table(recall_tables.by_question_direction(scaling, published), output.by_question)
     files.write_table(pd.concat(differences or [pd.DataFrame({"diffusion": []})]), output.differences)

@@ -2,9 +2,11 @@
 
 import pandas as pd
 
-from workflow.reversal import facts, files, memory_tables, reporting
+from reversal.common import files, jobs
+from reversal.data import facts
+from reversal.memory import tables as memory_tables
 
-with reporting.job(snakemake) as job:
+with jobs.job(snakemake) as job:
     params, given = dict(snakemake.params), snakemake.input
     staged, pairs = params.pop("staged"), params.pop("pairs")
     groups = {fact.id: fact.group for fact in facts.read_facts(given.facts)}

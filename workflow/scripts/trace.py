@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
-from workflow.reversal import completion_files, facts, model, reporting, trace_files, trace_study
+from reversal.common import jobs
+from reversal.data import facts
+from reversal.models import network
+from reversal.recall import files as completion_files
+from reversal.tracing import files as trace_files
+from reversal.tracing import study as trace_study
 
-with reporting.job(snakemake) as job:
-    net, tokenizer = model.load(snakemake.input.model)
+with jobs.job(snakemake) as job:
+    net, tokenizer = network.load(snakemake.input.model)
     options = {
         name: value for name, value in snakemake.params.tracing.items() if name not in ("splits", "sampling_steps")
     }

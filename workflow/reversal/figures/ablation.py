@@ -1,6 +1,6 @@
 """What each choice of the sampler is worth: recall as one of them changes."""
 
-from ..facts import RECALL_SPLITS, SPLITS
+from ..data.facts import RECALL_SPLITS, SPLITS
 from .style import (
     ASKED,
     BLUE,

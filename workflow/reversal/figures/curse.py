@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ..facts import RECALL_SPLITS, SPLITS
+from ..data.facts import RECALL_SPLITS, SPLITS
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     ASKED,

@@ -1,6 +1,6 @@
 """The dataset: real rows with subject, relation and object marked."""
 
-from ..facts import GROUPS, SPLITS
+from ..data.facts import GROUPS, SPLITS
 from .sheet import LEADING, LETTER, MARGIN, Sheet, width_of, wrap
 from .style import (
     BLUE,

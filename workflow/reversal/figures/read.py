@@ -3,7 +3,7 @@
 import pandas as pd
 import yaml
 
-from ..errors import UserError
+from ..common.errors import UserError
 
 
 def table(path, **columns):

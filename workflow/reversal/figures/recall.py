@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from ..facts import RECALL_SPLITS, SPLITS
+from ..data.facts import RECALL_SPLITS, SPLITS
 from .read import begins
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (

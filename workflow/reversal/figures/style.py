@@ -13,7 +13,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..files import atomic
+from ..common.files import atomic
 
 POINTS = 510  # width of every figure: 680 pixels of a page
 PER_INCH = 72

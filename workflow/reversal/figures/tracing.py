@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from .. import corruptions
-from ..facts import SPLITS
+from ..data.facts import SPLITS
+from ..tracing import vocabulary
 from .sheet import MARGIN, Sheet
 from .style import (
     BLUE,
@@ -88,7 +88,7 @@ def trace_facts(traces, *, models, kind="state", score="probability"):
     `traces` has, by (model, split), the traces of its facts as `read.trace` gives them. Of the corruptions the leading
     one is drawn, here and below.
     """
-    corruption = corruptions.main(name for some in traces.values() for trace in some for name in trace.kinds)
+    corruption = vocabulary.main(name for some in traces.values() for trace in some for name in trace.kinds)
     traces = {key: [t for t in some if kind in t.kinds.get(corruption, [])] for key, some in traces.items()}
     rows = panels({key for key, some in traces.items() if some}, models)
     if not rows:
@@ -241,7 +241,7 @@ def trace_average(table, *, models, score="probability"):
 
 def _of(table, score):
     """The rows of the leading corruption, one score and the first seed."""
-    table = table[(table.corruption == corruptions.main(table.corruption)) & (table.score == score)]
+    table = table[(table.corruption == vocabulary.main(table.corruption)) & (table.score == score)]
     return table[table.seed == table.seed.min()]
 
 

@@ -1,0 +1,45 @@
+"""Which files of the library a script's result rests on: its imports and theirs, read from the text, none of it run."""
+
+import ast
+import functools
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+NO_RESULT_CHANGES_WITH = {
+    "common/closure.py": "computes these lists",
+    "common/configuration.py": "refuses configurations before any job runs",
+    "common/download.py": "brings files whose hashes are pinned",
+    "common/errors.py": "names a user's mistake",
+    "common/jobs.py": "logs, threads, and one-line errors",
+    "models/hub.py": "brings files whose hashes are pinned",
+}
+
+
+def code_of(script, *modules):
+    """The files, sorted, behind a `script`, and behind `modules` that it loads by name ("figures/recall.py")."""
+    found = set()
+    waiting = [*_imports(Path(script)), *(PACKAGE / module for module in modules)]
+    while waiting:
+        file = waiting.pop()
+        if file not in found and file.relative_to(PACKAGE).as_posix() not in NO_RESULT_CHANGES_WITH:
+            found.add(file)
+            waiting += _imports(file)
+    return sorted(found)
+
+
+@functools.cache
+def _imports(file):
+    """The library's files that one file imports, the packages' own left out: those hold no code that computes."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.ImportFrom):
+            above = file.parents[node.level - 1] if node.level else PACKAGE.parent
+            start = above.joinpath(*(node.module or "").split("."))
+            found += [_module(start / name.name) or _module(start) for name in node.names]
+    return [path for path in found if path]
+
+
+def _module(path):
+    """The library's module at a path without suffix, or None."""
+    file = path.with_name(f"{path.name}.py")
+    return file if file.is_relative_to(PACKAGE) and file.is_file() else None

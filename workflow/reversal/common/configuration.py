@@ -1,0 +1,80 @@
+"""Check a configuration against the schema and tell what is wrong in one line: where, what it is, what is allowed."""
+
+import difflib
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+KEPT = ROOT / "paper/reference"
+
+
+def complaint(config, files):
+    """What is wrong with `config`, or None. `files` set it, the decisive ones first; the line names the one to mend."""
+    schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(config)
+    first = min(errors, key=lambda error: list(map(str, error.absolute_path)), default=None)
+    if first is not None:
+        return _told(first, files)
+    return next((f"{_source(path, files)}: {line}" for path, line in _impossible(config)), None)
+
+
+def _told(error, files):
+    path = list(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"]
+        stray = next(key for key in error.instance if key not in known)
+        close = difflib.get_close_matches(str(stray), known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+        return f"{_source([*path, stray], files)}: {_dotted([*path, stray])} is not a key; {hint}"
+    if error.validator == "required":
+        missing = next(key for key in error.validator_value if key not in error.instance)
+        allowed = error.schema.get("properties", {}).get(missing, {}).get("description", "see config.yaml")
+        place = _dotted(path) or "the configuration"
+        return f"{_source(path, files)}: {place} has no {missing}; it needs one: {allowed}"
+    allowed = error.schema.get("description", error.message)
+    if "propertyNames" in error.absolute_schema_path:
+        source = _source([*path, error.instance], files)
+        return f"{source}: {_dotted(path)} has the key {error.instance!r}; allowed: {allowed}"
+    place = _dotted(path) or "the configuration"
+    return f"{_source(path, files, error.instance)}: {place} is {error.instance!r}; allowed: {allowed}"
+
+
+def _impossible(config):
+    """What a schema cannot say: values that do not fit together, as (path, line)."""
+    network, canvas = config["network"], config["sampling"]["canvas"]
+    if network["width"] % (2 * network["heads"]):
+        even = f"network.width is {network['width']}; allowed: a multiple of twice network.heads ({network['heads']})"
+        yield ["network", "width"], even
+    if canvas > network["context"] and any(m["base"] in ("pretrain", "scratch") for m in config["models"].values()):
+        yield (
+            ["sampling", "canvas"],
+            f"sampling.canvas is {canvas}; allowed: up to network.context {network['context']}",
+        )
+    if config["sampling"]["remasking"] != "none" and config["sampling"]["order"] == "random":
+        yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
+    kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))
+    for i, name in enumerate(config["paper"]["kept"]):
+        if name not in kept:
+            allowed = f"runs kept with their numbers: {', '.join(kept)}"
+            yield ["paper", "kept", i], f"paper.kept[{i}] is {name!r}; allowed: {allowed}"
+
+
+def _dotted(path):
+    """A place in the configuration as one writes it: sampling.steps[2]."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _source(path, files, value=None):
+    """The decisive file that sets the key at `path` (to `value`, if one is given), or else the command line."""
+    for file in files:
+        found = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+        try:
+            for part in path:
+                found = found[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        return file if value is None or found == value else "--config"
+    return "--config"

@@ -1,0 +1,232 @@
+"""ROME's rank-one edit: give one MLP a new object for a subject, and see what else the network then says.
+
+With k* the subject's key and v* a value that makes the network answer with the new object, the down-projection becomes
+
+    W′ = W + (v* − W k* − b) (C⁻¹ k*)ᵀ / (k*ᵀ C⁻¹ k*)
+
+It then puts out v* for k* and changes as little as can be for keys as they usually come: C is their second moment over
+training rows. The new object is that of another fact, the *donor*.
+"""
+
+import dataclasses
+import math
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+
+from ..common import intervals
+from ..common.errors import UserError
+from ..data.facts import Row
+from ..models import network, tokens
+from ..training import objective
+from . import extract
+
+
+class Probe(NamedTuple):
+    """A question to an edited network: the answer that a perfect edit gives, and one that speaks against it."""
+
+    measure: str
+    fact: str  # the edited one
+    donor: str
+    wanted: Row
+    rival: Row  # the same prompt with another answer
+
+
+def choose_donors(tokenizer, rows, *, rng):
+    """{fact: donor}: for each fact another with a different answer, of as many tokens where there is one.
+
+    The answers' probabilities are compared, and that of a longer answer is a product of more factors.
+    """
+    first = {row.fact: row for row in reversed(rows)}
+    length = {fact: _answer_tokens(tokenizer, row) for fact, row in first.items()}
+    donors = {}
+    for fact, row in sorted(first.items()):
+        others = sorted(other for other in first if first[other].answer_text != row.answer_text)
+        if not others:
+            raise UserError(f"{fact}: all facts have its answer {row.answer_text!r}; an edit needs another")
+        alike = [other for other in others if length[other] == length[fact]] or others
+        donors[fact] = alike[int(rng.random() * len(alike))]
+    return donors
+
+
+def retarget(rows, donors):
+    """The rows with their donors' answers to the same templates: what to `extract` the values of an edit from."""
+    at = {(row.fact, row.template): row for row in rows}
+    return [answered_as(row, at[donors[row.fact], row.template]) for row in rows]
+
+
+def answered_as(row, other):
+    """The question of one row with the answer of another."""
+    return dataclasses.replace(row, completion=other.completion, answer=other.answer)
+
+
+def probes(rows, reverse_rows, donors, *, template, neighbours, rng):
+    """What to ask about each edit that `donors` names, as `Probe`s.
+
+    efficacy     the question with `template`, by which the fact is edited: the donor's object, not its own
+    paraphrase   the same with the other templates of `rows`
+    specificity  the edited question about up to `neighbours` other facts: their own object, not the donor's
+    reverse_new  with the new object in the question (the donor's, in `reverse_rows`): the subject, not the donor's
+    reverse_old  with the fact's own object in the question: still the subject, not the donor's
+    """
+    ahead = {(row.fact, row.template): row for row in rows}
+    back = {(row.fact, row.template): row for row in reverse_rows}
+    facts = list(dict.fromkeys(row.fact for row in rows))
+    asked = []
+    for fact, donor in donors.items():
+        others = [other for other in facts if other not in (fact, donor)]
+        chosen = sorted(others, key=lambda _: rng.random())[:neighbours]
+        for (about, number), row in ahead.items():
+            new = answered_as(row, ahead[donor, number])
+            if about == fact:
+                measure = "efficacy" if number == template else "paraphrase"
+                asked.append(Probe(measure, fact, donor, wanted=new, rival=row))
+            elif about in chosen and number == template:
+                asked.append(Probe("specificity", fact, donor, wanted=row, rival=new))
+        for (about, number), row in back.items():
+            if about in (fact, donor):
+                measure = "reverse_old" if about == fact else "reverse_new"
+                subject, other = (answered_as(row, back[whose, number]) for whose in (fact, donor))
+                asked.append(Probe(measure, fact, donor, wanted=subject, rival=other))
+    return asked
+
+
+@torch.no_grad()
+def second_moments(net, rows, *, layers, canvas=None, generator=None, batch_size=None):
+    """{layer: C (mlp, mlp)} in float64, over all tokens of `rows` (lists of ids).
+
+    A diffusion network sees them as in training: on a canvas that ends in end tokens, masked at random; all of it
+    counts, because the edited matrix is at work everywhere.
+    """
+    modules = {layer: network.down_projection(network.layers(net)[layer]) for layer in layers}
+    total, count = dict.fromkeys(layers, 0.0), 0
+    if network.is_diffusion(net):
+        rows = _noised(net, rows, canvas, generator)
+    sequences = [extract.Sequence(row, 0, {}) for row in rows]
+
+    def products(batch):
+        seen = {}
+        with extract.watching(modules, seen):
+            network.hidden(net, batch.ids)
+        lengths = torch.tensor([len(rows[i]) for i in batch.number.tolist()], device=batch.ids.device)
+        real = torch.arange(batch.ids.shape[1], device=batch.ids.device) < lengths[:, None]
+        keys = {layer: given[real].double() for layer, (given, _) in seen.items()}
+        return {layer: some.T @ some for layer, some in keys.items()}, int(real.sum())
+
+    for moments, seen in extract.each(extract.collate(net, sequences, batch_size), products):
+        total = {layer: total[layer] + moments[layer] for layer in layers}
+        count += seen
+    return {layer: moment / count for layer, moment in total.items()}
+
+
+def _noised(net, rows, canvas, generator):
+    width = max(canvas, *map(len, rows))
+    ids = torch.tensor([row + [net.config.eos_token_id] * (width - len(row)) for row in rows])
+    t = objective.stratified_times(len(ids), generator=generator)
+    return objective.corrupt(ids, t, network.mask_id(net), generator=generator)[0].tolist()
+
+
+def updates(net, layer, keys, values, second_moment, *, ridge=1e-2):
+    """The change of the down-projection (width, mlp) for each pair of `keys` (n, mlp) and `values` (n, width).
+
+    `ridge`, times the mean of the second moment's diagonal, is added to that diagonal: directions that the training
+    rows hardly use are not free to change either.
+    """
+    keys, values = (part.to(second_moment) for part in (keys, values))
+    ridged = second_moment + ridge * second_moment.diagonal().mean() * torch.eye(len(second_moment)).to(second_moment)
+    directions = torch.linalg.solve(ridged, keys.T, left=True).T  # (n, mlp)
+    directions = directions / (directions * keys).sum(1, keepdim=True)
+    bias = network.down_projection(network.layers(net)[layer]).bias
+    said = keys @ extract.down_weight(net, layer).detach().to(second_moment).T + (0 if bias is None else bias.detach())
+    for missing, direction in zip(values - said, directions, strict=True):
+        yield torch.outer(missing, direction)
+
+
+@contextmanager
+def edited(net, layer, change):
+    """While it lasts, `change` (width, mlp) is added to the layer's down-projection; then all is as it was."""
+    weight = extract.down_weight(net, layer).detach()
+    kept = weight.clone()
+    try:
+        weight.copy_(kept + change.to(kept))
+        yield
+    finally:
+        weight.copy_(kept)
+
+
+def edit_all(net, tokenizer, asked, extraction, second_moment, *, ridge=1e-2, canvas=None, batch_size=None, job=None):
+    """Make each edit by itself, ask its probes before and after, and undo it: one row a probe.
+
+    `extraction` holds the keys, and the values for the new objects. Columns: fact, donor, measure, about (the fact
+    that the question is about), template; and, each _before and _after, log_p_wanted, log_p_rival and exact: whether
+    the wanted answer's tokens are all the most probable ones.
+    """
+    rows = [row for probe in asked for row in (probe.wanted, probe.rival)]
+    sequences = [extract.question(net, tokenizer, row, canvas=canvas) for row in rows]
+    found = {"before": extract.score_answers(net, sequences, batch_size=batch_size)}
+    after = [torch.empty_like(part) for part in found["before"]]
+    changes = updates(net, extraction.layer, extraction.key, extraction.value, second_moment, ridge=ridge)
+    places = {}
+    for i, probe in enumerate(asked):
+        places.setdefault(probe.fact, []).extend((2 * i, 2 * i + 1))
+    progress = job.progress(len(extraction.facts), "edits", "edits") if job else None
+    for fact, change in zip(extraction.facts, changes, strict=True):
+        mine = places.get(fact, [])
+        with edited(net, extraction.layer, change):
+            scores = extract.score_answers(net, [sequences[i] for i in mine], batch_size=batch_size)
+        for part, score in zip(after, scores, strict=True):
+            part[mine] = score
+        if progress:
+            progress.advance()
+    found["after"] = after
+    table = pd.DataFrame(
+        {
+            "fact": [probe.fact for probe in asked],
+            "donor": [probe.donor for probe in asked],
+            "measure": [probe.measure for probe in asked],
+            "about": [probe.wanted.fact for probe in asked],
+            "template": [probe.wanted.template for probe in asked],
+        }
+    )
+    for when, (log_p, exact) in found.items():
+        table[f"log_p_wanted_{when}"] = log_p[::2].double().numpy()
+        table[f"log_p_rival_{when}"] = log_p[1::2].double().numpy()
+        table[f"exact_{when}"] = exact[::2].numpy()
+    return table
+
+
+def edits_table(probed, found):
+    """Means over edits, with intervals: measure, statistic, when, value, ci_low, ci_high, n (edits), probes.
+
+    `found`, a bool for each edit, tells whether the search for its value found one that says the new object: the
+    measure "value", of which the share is the only statistic.
+
+    preferred    share of probes where the wanted answer is more probable than its rival
+    exact        share where it is what the network answers: greedily, or in one step of denoising
+    probability  its mean joint probability
+
+    An edit counts once, with the mean over its probes; the interval is Wilson's.
+    """
+    records = []
+    for measure, rows in probed.groupby("measure", sort=False):
+        for when in ("before", "after"):
+            wanted, rival = rows[f"log_p_wanted_{when}"], rows[f"log_p_rival_{when}"]
+            outcomes = {
+                "preferred": wanted > rival,
+                "exact": rows[f"exact_{when}"],
+                "probability": wanted.map(math.exp),
+            }
+            for statistic, outcome in outcomes.items():
+                marks = outcome.astype(float).groupby(rows.fact).mean()
+                share = intervals.wilson(marks.sum(), len(marks))
+                records.append((measure, statistic, when, *share, len(marks), len(rows)))
+    records.append(("value", "found", "after", *intervals.wilson(sum(found), len(found)), len(found), len(found)))
+    columns = ["measure", "statistic", "when", "value", "ci_low", "ci_high", "n", "probes"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def _answer_tokens(tokenizer, row):
+    first, end = tokens.encode(tokenizer, row).answer
+    return end - first

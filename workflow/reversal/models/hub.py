@@ -1,0 +1,121 @@
+"""Files on the Hugging Face hub: fetched at a pinned commit, their hashes checked.
+
+`python -m reversal.models.hub STUDY` prints what a study with unpinned files lacks.
+"""
+
+import sys
+from pathlib import Path
+
+import yaml
+from huggingface_hub import HfApi, constants, hf_hub_download
+
+from ..common.download import require_safe, without_secrets
+from ..common.errors import UserError
+from ..common.files import sha256
+from .network import ModelError
+
+UNPINNED = "unpinned"
+
+
+def unpinned(source):
+    """Whether a {repo, revision, file, sha256} lacks its commit or its hash."""
+    return UNPINNED in (source.get("revision"), source.get("sha256"))
+
+
+def pin(source, **where):
+    """The same with its commit and SHA-256, as the hub has them now; a hash that was there is not changed.
+
+    The hub knows the hashes of large files; small ones are downloaded to be hashed.
+    """
+    api = HfApi(endpoint=_https(where.get("endpoint")))
+    info = api.model_info(source["repo"], revision=_given(source["revision"]), files_metadata=True)
+    files = {file.rfilename: file for file in info.siblings}
+    if source["file"] not in files:
+        raise UserError(f"{source['repo']} has no {source['file']}; it has {', '.join(sorted(files))}")
+    digest = source["sha256"]
+    if digest == UNPINNED:
+        large = files[source["file"]].lfs
+        digest = large.sha256 if large else sha256(download(source["repo"], source["file"], info.sha, **where))
+    return {**source, "revision": info.sha, "sha256": digest}
+
+
+def _https(endpoint):
+    """The hub's address (None: what huggingface_hub and HF_ENDPOINT say), which a token may be sent to."""
+    require_safe(endpoint or constants.ENDPOINT)
+    return endpoint
+
+
+def _given(revision):
+    return None if revision == UNPINNED else revision
+
+
+def download(repo, file, revision, *, cache=None, endpoint=None):
+    """The path of one file of a hub repository, downloaded; shows progress, resumes what was broken off."""
+    endpoint = _https(endpoint)
+    try:
+        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {without_secrets(str(error).splitlines()[0])}"
+        raise ModelError(f"{repo}/{file} at {revision} could not be fetched: {reason}") from error
+
+
+def named(source):
+    """What to call a source in a message."""
+    return source["path"] if "path" in source else f"{source['repo']}/{source['file']}"
+
+
+def located(source, where):
+    """The file of a {path} here, or of a {repo, revision, file, sha256} on the hub, its hash checked."""
+    if "path" in source:
+        path = Path(source["path"])
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file")
+        if "sha256" in source:
+            _require(path, source["sha256"])
+        return path
+    if unpinned(source):
+        raise ModelError(
+            f"{named(source)} is unpinned; allowed: its commit and SHA-256, which "
+            "`python -m reversal.models.hub STUDY` asks the hub for, or a path"
+        )
+    return fetch(source["repo"], source["file"], source["revision"], source["sha256"], **where)
+
+
+def fetch(repo, file, revision, digest, **where):
+    """Download one file of a hub repository and check its SHA-256; `where` as in `download`."""
+    if Path(file).suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
+        raise ModelError(f"{repo}/{file}: weights are taken from .safetensors only")
+    path = download(repo, file, revision, **where)
+    _require(path, digest)
+    return path
+
+
+def _require(path, digest):
+    found = sha256(path)
+    if found != digest:
+        raise ModelError(f"{path}: SHA-256 is {found}, expected {digest}; the file is damaged or another one")
+
+
+def overlay(study, **where):
+    """The part of a study (a dict) that has unpinned files, with them pinned."""
+    models = {}
+    for name, own in study.get("models", {}).items():
+        sources = {kind: own.get("lit_gpt", {}).get(kind, {}) for kind in ("weights", "tokenizer")}
+        found = {kind: pin(source, **where) for kind, source in sources.items() if unpinned(source)}
+        if found:
+            models[name] = {"lit_gpt": found}
+    return {"models": models} if models else {}
+
+
+def main(study):
+    """Print the pins that a study's file lacks."""
+    found = overlay(yaml.safe_load(Path(study).read_text(encoding="utf-8")))
+    if not found:
+        print(f"{study} has nothing to pin")
+        return
+    print(f"# The hub's answer. Put it into {study} if you trust it:")
+    print(yaml.safe_dump(found, sort_keys=False), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,241 @@
+"""One Llama network in two families: causal (autoregressive) or bidirectional (masked diffusion).
+
+A diffusion network is a `LlamaForCausalLM` whose configuration says `is_causal: false` and whose embedding and head
+have one row more than the tokenizer: the mask token is one id past the last real one. It is embedded but never
+predicted, so every prediction goes through `logits`, which leaves the head's last row out.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from ..common.errors import UserError
+from ..common.files import CHECKSUMS, sha256
+
+
+class ModelError(UserError):
+    """A model file that cannot be used, told in one line."""
+
+
+class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
+    """RoPE whose tables are rounded to bfloat16: SMDM was trained so, whatever the precision of the rest."""
+
+    def forward(self, x, position_ids):
+        """Cosines and sines (1, T, head) in the type of `x`, with bfloat16's precision."""
+        cos, sin = super().forward(x.float(), position_ids)
+        return cos.bfloat16().to(x.dtype), sin.bfloat16().to(x.dtype)
+
+
+def configuration(*, causal, vocab, width, layers, heads, mlp, context=2048, eos=0, eps=1e-5, rounded_rope=False):
+    """The Llama configuration of a network over `vocab` real tokens."""
+    return LlamaConfig(
+        vocab_size=vocab if causal else vocab + 1,
+        hidden_size=width,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=context,
+        rms_norm_eps=eps,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=None,
+        is_causal=causal,
+        mask_token_id=None if causal else vocab,
+        rounded_rope=rounded_rope,
+    )
+
+
+def new(*, seed, **shape):
+    """A network with random weights; `shape` as in `configuration`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = LlamaForCausalLM(configuration(**shape))
+    return _finish(net)
+
+
+def _finish(net):
+    if getattr(net.config, "rounded_rope", False):
+        net.model.rotary_emb = RoundedRotaryEmbedding(net.config)
+    return net.eval()
+
+
+def default_device():
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def is_diffusion(net):
+    """Whether the network denoises masked canvases (or else predicts the next token)."""
+    return getattr(net.config, "mask_token_id", None) is not None
+
+
+def vocab(net):
+    """How many real tokens there are: the mask is not one of them."""
+    return net.config.mask_token_id if is_diffusion(net) else net.config.vocab_size
+
+
+def mask_id(net):
+    """The id of the mask token."""
+    return net.config.mask_token_id
+
+
+def hidden(net, ids, attention_mask=None):
+    """The states (B, T, D) after the final norm, for `ids` (B, T)."""
+    return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+
+
+def logits(net, states):
+    """Logits (..., V) over the real tokens, for states (..., D) after the final norm."""
+    head = net.get_output_embeddings()
+    bias = None if head.bias is None else head.bias[: vocab(net)]
+    return nn.functional.linear(states, head.weight[: vocab(net)], bias)
+
+
+def layers(net):
+    """The decoder blocks, first to last."""
+    depth = net.config.num_hidden_layers
+    for module in net.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return list(module)
+    raise ModelError(f"{type(net).__name__} has no list of {depth} decoder blocks to trace")
+
+
+def _child(block, *names):
+    for name in names:
+        if hasattr(block, name):
+            return getattr(block, name)
+    raise ModelError(f"{type(block).__name__} has none of {', '.join(names)}")
+
+
+def attention(block):
+    """The attention module of a block."""
+    return _child(block, "self_attn", "attn", "attention", "self_attention")
+
+
+def mlp(block):
+    """The MLP module of a block."""
+    return _child(block, "mlp", "feed_forward", "ffn")
+
+
+def down_projection(block):
+    """The matrix that leads out of a block's MLP; its input is a ROME key, its output a ROME value."""
+    return _child(mlp(block), "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "w2")
+
+
+def parameter_count(net):
+    """Parameters, the mask's unused row of the head not counted."""
+    total = sum(p.numel() for p in net.parameters())
+    return total - net.config.hidden_size if is_diffusion(net) else total
+
+
+def save(net, tokenizer, path):
+    """Write Hugging Face layout (config, safetensors, tokenizer) with checksums to the folder `path`, or nothing."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        net.save_pretrained(draft)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(draft)
+        for file in draft.iterdir():
+            file.chmod(0o644)  # safetensors are written for their owner only
+        sums = {file.name: sha256(file) for file in sorted(draft.iterdir())}
+        (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
+        draft.chmod(0o755)  # mkdtemp makes it private
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(draft, path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def load(path, device=None, dtype=torch.float32):
+    """The network (eval mode) and its tokenizer from a folder in Hugging Face layout; only safetensors are read."""
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        raise ModelError(f"{path}: no config.json; a model folder has config.json, *.safetensors and tokenizer.json")
+    if not list(path.glob("*.safetensors")):
+        raise ModelError(f"{path}: no *.safetensors; weights in other formats are never loaded")
+    verify(path)
+    kind = _json(path / "config.json").get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{path / 'config.json'}: model_type is {kind!r}; allowed: one that transformers knows, "
+            "since a checkpoint's own code is never run"
+        )
+    here = {"local_files_only": True, "trust_remote_code": False}
+    with _told(path / "*.safetensors"):
+        net, found = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=AutoConfig.from_pretrained(path, **here),
+            dtype=dtype,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **here,
+        )
+    for name in sorted(found["missing_keys"]):
+        raise ModelError(f"{path / '*.safetensors'}: {name} is missing")
+    for name, given, expected in sorted(found["mismatched_keys"]):
+        raise ModelError(f"{path / '*.safetensors'}: {name} has shape {tuple(given)}, expected {tuple(expected)}")
+    tokenizer = None
+    if (path / "tokenizer.json").is_file():
+        with _told(path / "tokenizer.json"):
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **here)
+    return _finish(net).to(device or default_device()), tokenizer
+
+
+@contextmanager
+def _told(file):
+    """What a library makes of a file that it can not read, as one line; it raises errors of many kinds."""
+    try:
+        yield
+    except Exception as error:
+        raise ModelError(f"{file} can not be read: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _json(file):
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ModelError(f"{file}: not a JSON object")
+    return found
+
+
+def checksums(path):
+    """The hashes of a model folder's files, as one text that changes when any of them does."""
+    files = sorted(file for file in Path(path).iterdir() if file.suffix in (".json", ".safetensors"))
+    return json.dumps({file.name: sha256(file) for file in files if file.name != CHECKSUMS})
+
+
+def verify(path):
+    """Compare the files of a model folder with its checksums, where it has any."""
+    path = Path(path)
+    if not (path / CHECKSUMS).is_file():
+        return
+    for name, expected in _json(path / CHECKSUMS).items():
+        file = path / name
+        if not file.is_file():
+            raise ModelError(f"{file}: missing, though {CHECKSUMS} lists it")
+        if sha256(file) != expected:
+            raise ModelError(f"{file}: SHA-256 differs from {CHECKSUMS}; the file was changed or damaged")

@@ -1,0 +1,132 @@
+"""The data of the page's explorer: some generations of each model, and their traces, small enough to embed."""
+
+import itertools
+import json
+
+import numpy as np
+
+from ..data.facts import SPLITS
+from ..figures.denoising import answer_places
+from ..figures.style import is_end
+from . import evidence
+
+MOST_BYTES = 3_000_000
+KINDS = {
+    "state": "hidden state",
+    "mlp": "MLP outputs",
+    "attn": "attention outputs",
+    "severed_mlp": "hidden state, MLPs above kept corrupted",
+    "severed_attn": "hidden state, attention above kept corrupted",
+}
+CORRUPTIONS = {"gaussian": "noise on its embeddings", "mask": "masks in its place", "swap": "another's subject"}
+QUESTIONS = {
+    "same": "{asks}, asked as taught",
+    "reverse": "{asks}, asked in reverse",
+}
+
+
+def build(families, people, completions, traces, *, steps, most_facts, most_bytes=MOST_BYTES):
+    """What the explorer shows, as a dict of at most `most_bytes` in JSON.
+
+    `families` has each model's, `people` the names of facts, `completions` the rows of each model, and `traces` lists
+    of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`. Each model and split has up to
+    `most_facts` people, traced ones first; fewer, where that many would not fit.
+    """
+    labels = evidence.labels(families)
+    asked = {
+        name: QUESTIONS[split.trained].format(asks=split.asks)
+        for name, split in SPLITS.items()
+        if split.trained in QUESTIONS
+    }
+    for most in range(most_facts, 0, -1):
+        cases = []
+        for (model, answers), split in itertools.product(completions.items(), asked):
+            own = [answer for answer in answers if answer["split"] == split]
+            chosen = choose(own, traces.get((model, split), []), steps=steps, most=most)
+            cases += [{"model": model, "name": people[case["fact"]], **case} for case in chosen]
+        made = {
+            "models": [{"name": name, "label": f"{labels[name]} ({family})"} for name, family in families.items()],
+            "splits": asked,
+            "kinds": KINDS,
+            "corruptions": CORRUPTIONS,
+            "traced": any("trace" in case for case in cases),
+            "cases": cases,
+        }
+        if len(dump(made).encode()) <= most_bytes:
+            break
+    return made
+
+
+def choose(answers, traces, *, steps, most):
+    """Cases of one model and split: those traced, then one question of each further person."""
+    by_question = {}
+    for answer in answers:
+        by_question.setdefault((answer["fact"], answer["prompt"]), []).append(answer)
+    cases = {}
+    for trace in traces:
+        asked = by_question.get((trace.about["fact"], trace.about["prompt"]), [])
+        if same := [answer for answer in asked if answer["steps"] in (None, steps) and _agrees(answer, trace)]:
+            cases[trace.about["fact"]] = _case(same[0], trace)
+    for (fact, _), asked in by_question.items():
+        if fact not in cases and len(cases) < most:
+            cases[fact] = _case(max(asked, key=lambda answer: answer["steps"] or 0), None)
+    return list(cases.values())[:most]
+
+
+def _agrees(answer, trace):
+    """Whether a completion is the generation that was traced: its answer appeared at the same steps."""
+    places = range(*trace.about["answer"])
+    when = [step for place, _, step, _ in answer["revealed"] if place in places]
+    return bool(when) and (min(when), max(when)) == (trace.about["t1"], trace.about["t2"])
+
+
+def _case(answer, trace):
+    revealed = sorted(answer["revealed"])
+    wanted = answer_places([token for _, token, _, _ in revealed], answer["reference"])
+    case = {
+        "split": answer["split"],
+        "fact": answer["fact"],
+        "prompt": answer["prompt"],
+        "reference": answer["reference"],
+        "correct": answer["correct"],
+        "steps": answer["steps"] or len(revealed),
+        "tokens": [
+            [token, step, round(sure, 3), int(i in wanted), int(is_end(token, answer["generation"]))]
+            for i, (_, token, step, sure) in enumerate(revealed)
+        ],
+    }
+    return case if trace is None else case | {"trace": compact(trace)}
+
+
+def compact(trace):
+    """A trace as the page needs it: effects in thousandths, as whole numbers."""
+    about, arrays = trace.about, trace.arrays
+    effects, total = {}, {}
+    for corruption in trace.kinds:
+        corrupted = arrays[f"probability.{corruption}.corrupted"]
+        restored = arrays[f"probability.{corruption}.restored"]  # (kinds, steps, positions, layers)
+        thousandths = np.rint(1000 * (restored - corrupted[:, None, None])).astype(int)
+        effects[corruption] = thousandths.reshape(*thousandths.shape[:2], -1).tolist()
+        total[corruption] = np.rint(1000 * (arrays["probability.clean"] - corrupted)).astype(int).tolist()
+        positions, layers = restored.shape[2:]
+    return {
+        "tokens": about["tokens"][:positions],
+        "subject": about["subject"],
+        "steps": trace.steps,
+        "seen": trace.roles,
+        "kinds": trace.kinds,
+        "layers": layers,
+        "effects": effects,
+        "total": total,
+    }
+
+
+def dump(made):
+    """JSON in the smallest form."""
+    return json.dumps(made, ensure_ascii=False, separators=(",", ":"))
+
+
+def embedded(made):
+    """JSON for within a `<script>`: nothing in it can end the element or begin another."""
+    coded = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+    return dump(made).translate(str.maketrans(coded))

@@ -1,0 +1,67 @@
+"""Markdown to HTML, with math as MathML or left to MathJax, and the headings of a text."""
+
+import re
+from html import escape
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+from ..common.errors import UserError
+
+
+def mathml(source, *, display):
+    """A formula as MathML. What the converter does not know it passes on as text: that is an error here."""
+    made = convert(source.strip(), display="block" if display else "inline")
+    if "\\" in re.sub(r"<[^>]*>", "", made) or re.search(r"<m[ion][^>]*/>|<m[ion]></m[ion]>", made):
+        raise UserError(f"formula {source.strip()!r} has something that MathML can not show")
+    return made
+
+
+def mathjax(source, *, display):
+    """A formula inside raw HTML, where kramdown leaves it to MathJax."""
+    opening, closing = (r"\[", r"\]") if display else (r"\(", r"\)")
+    return opening + escape(source.strip()) + closing
+
+
+def parser(math=mathml):
+    """CommonMark with tables and `$$…$$`: inline within a paragraph, displayed where it is one, as in kramdown."""
+    reader = MarkdownIt("commonmark", {"html": True, "typographer": True}).enable(["table", "smartquotes"])
+    reader.use(dollarmath_plugin, double_inline=True, allow_labels=False)
+    for token, display in (("math_inline", False), ("math_inline_double", False), ("math_block", True)):
+
+        def rule(self, tokens, at, options, env, display=display):
+            return math(tokens[at].content, display=display) + ("\n" if display else "")
+
+        reader.add_render_rule(token, rule)
+    return reader
+
+
+def slug(name):
+    """The anchor of a heading, as Jekyll's `slugify` makes it: al-folio's table of contents links there."""
+    return re.sub(r"[^\w]+|_", "-", name.lower()).strip("-")
+
+
+def headings(tokens):
+    """(token, level, name) of each heading of parsed Markdown."""
+    for token, content in zip(tokens, tokens[1:], strict=False):
+        if token.type == "heading_open":
+            yield token, int(token.tag[1]), content.content
+
+
+def contents(tokens):
+    """The second level's headings, each with those of the third below it: [(name, [name])]."""
+    listed = []
+    for _, level, name in headings(tokens):
+        if level == 2:
+            listed.append((name, []))
+        elif level == 3 and listed:
+            listed[-1][1].append(name)
+    return listed
+
+
+def check_headings(tokens):
+    """Two headings with one anchor would lead to one place."""
+    slugs = [slug(name) for _, _, name in headings(tokens)]
+    if twice := sorted({one for one in slugs if slugs.count(one) > 1}):
+        raise UserError(f"the post has two headings with the anchor {twice[0]}; give each its own name")

@@ -1,0 +1,309 @@
+"""Every number of the prose, and every choice between sentences, computed from the evidence with its source.
+
+A finding is {estimate, low, high}; with a `verdict` it says whether its interval lies above zero ("more"), below it
+("less") or around it ("unclear"). With several seeds the estimate is their mean and the interval spans all of theirs,
+so that a verdict holds for every seed; gains by steps and differences between families are of all seeds' prompts.
+"""
+
+import math
+
+import numpy as np
+
+from ..common import intervals
+from ..data.facts import RECALL_SPLITS, SPLITS
+from ..figures.read import begins
+from . import memory
+from .findings import difference, finding, judged, over_seeds
+
+OWN_BASES = ("bundled", "pretrain")  # pretrained on generated biographies
+
+
+def compute(evidence):
+    """{dotted name: {"value", "source"}}, sorted as the sections are; a source is the files a number comes from."""
+    found = {}
+    for section, make in SECTIONS.items():
+        for key, value in _leaves(make(evidence)):
+            name = f"{section}.{key}"
+            found[name] = {"value": value, "source": source(name)}
+    return found
+
+
+def source(name):
+    """The files that a number comes from: those of the longest prefix of its name that SOURCES knows."""
+    while name not in SOURCES:
+        name = name.rpartition(".")[0]
+    return SOURCES[name]
+
+
+def nested(numbers):
+    """What `compute` found, as the template names it."""
+    tree = {}
+    for dotted, leaf in numbers.items():
+        *path, last = dotted.split(".")
+        branch = tree
+        for part in path:
+            branch = branch.setdefault(part, {})
+        branch[last] = leaf["value"]
+    return tree
+
+
+def _leaves(value, path=()):
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            if "." in str(key):
+                raise ValueError(f"{key!r} has a dot; names of numbers are joined by dots")
+            yield from _leaves(part, (*path, str(key)))
+    else:
+        yield ".".join(path), _plain(value)
+
+
+def _plain(value):
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def study(evidence):
+    """The study's own description of itself."""
+    config, rows = evidence.config, evidence.rows
+    splits = {name: rows[name] for name in RECALL_SPLITS}
+    groups = [fact["group"] for fact in evidence.facts]
+    return {
+        "name": config["study"],
+        "generated": config["data"]["source"] == "generated",
+        "people": len(evidence.facts),
+        "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
+        "train_rows": len(rows["train"]),
+        "test_rows": {name: len(own) for name, own in splits.items()},
+        "test_templates": len({row["template"] for row in rows["p2d_same"]}),
+        "example": _example(evidence),
+        "models": [
+            {"name": name, "label": label, "family": evidence.families[name], "base": config["models"][name]["base"]}
+            for name, label in evidence.labels.items()
+        ],
+        "labels": evidence.labels,
+        "largest": max(network["parameters"] for network in evidence.networks.values()),
+        "same_shape": len({_shape(network) for network in evidence.networks.values()}) == 1,
+        "mdm": evidence.first("diffusion"),
+        "ar": evidence.first("autoregressive"),
+        "seeds": config["seeds"],
+        "splits": {name: _split(split) for name, split in SPLITS.items()},
+    }
+
+
+def _shape(network):
+    return tuple(network[part] for part in ("architecture", "layers", "heads", "width", "mlp"))
+
+
+def _split(split):
+    how = {"same": " asked as taught", "reverse": " asked in reverse", "both": " taught both ways"}[split.trained]
+    return {"file": split.file, "asks": split.asks, "trained": split.trained, "phrase": f"{split.asks}s{how}"}
+
+
+def _example(evidence):
+    """A person taught in one direction, with a training sentence and a question each way."""
+    ahead, back = evidence.rows["p2d_same"][0], evidence.rows["p2d_reverse"][0]
+    fact = next(fact for fact in evidence.facts if fact["id"] == ahead["fact"])
+    taught = next(row for row in evidence.rows["train"] if row["fact"] == ahead["fact"])
+    return {
+        "name": fact["name"],
+        "description": fact["description"],
+        "taught": taught["prompt"] + taught["completion"],
+        "forward": ahead["prompt"],
+        "reverse": back["prompt"],
+    }
+
+
+def networks(evidence):
+    """Shapes, read from the models themselves."""
+    return evidence.networks
+
+
+def sampling(evidence):
+    """How answers are drawn."""
+    return evidence.config["sampling"] | {"likelihood_samples": evidence.config["likelihood"]["samples"]}
+
+
+def training(evidence):
+    """The recipe, what of it the base had, and where each model's loss went: means over the first and last epoch."""
+    config = evidence.config
+    here = any(model["base"] == "pretrain" for model in config["models"].values())
+    found = {}
+    for model, history in evidence.histories.groupby("model"):
+        ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
+        found[model] = {"first_loss": ends[0], "last_loss": ends[1]}
+    cut = config["pretraining"]["recipe"].get("cut", 0) if here else 0
+    return {"recipe": config["training"], "pretraining_cut": cut, "models": found}
+
+
+def recall(evidence):
+    """Exact-match recall: by steps, against the other family, and asked the other way round."""
+    scaling = evidence.tables["step_scaling"]
+    mdm, ar = evidence.first("diffusion"), evidence.first("autoregressive")
+    steps = sorted(int(step) for step in scaling.steps.dropna().unique())
+    found = {"steps": steps, "fewest": min(steps, default=0), "most": max(steps, default=0), "at": {}, "curve": {}}
+    for model in evidence.families:
+        own = scaling[scaling.model == model]
+        found["curve"][model] = (
+            {
+                split: {step: _accuracy(own[(own.split == split) & (own.steps == step)]) for step in steps}
+                for split in RECALL_SPLITS
+            }
+            if own.steps.notna().any()
+            else {}
+        )
+        last = own if own.steps.isna().all() else own[own.steps == own.steps.max()]
+        found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
+    found["curse"] = {model: _curse(at) for model, at in found["at"].items()}
+    found["gain"] = _gains(evidence, mdm) if mdm and len(steps) > 1 else {}
+    found["gaining"] = _sorted_by_verdict(found["gain"])
+    found["versus"] = _versus(evidence.tables["recall_differences"], mdm, ar) if mdm and ar else {}
+    found["reverse_wins"] = _sorted_by_verdict(
+        {name: found["versus"].get(name) for name in ("p2d_reverse", "d2p_reverse")}
+    )
+    return found
+
+
+def _accuracy(rows):
+    """A share with an interval that covers two: Wilson's, and the one clustered on facts."""
+    low, high = rows[["ci_low", "cluster_low"]].min(axis=1), rows[["ci_high", "cluster_high"]].max(axis=1)
+    return over_seeds(rows.accuracy, low, high) | {"n": int(rows.n.sum())}
+
+
+def _curse(at):
+    """Recall asked in the trained direction minus that asked in reverse, for either kind of answer.
+
+    The people differ, so the interval is Newcombe's for independent shares.
+    """
+    return {
+        asks: difference(at[same], at[reverse]) | {"same": at[same], "reverse": at[reverse]}
+        for asks, (same, reverse) in memory.PAIRS.items()
+    }
+
+
+def _gains(evidence, model):
+    """What the most steps recall beyond the fewest, prompt by prompt; intervals clustered on facts."""
+    own = evidence.completions[evidence.completions.model == model]
+    how = evidence.config["statistics"]
+    rng = np.random.default_rng(how["seed"])
+    gains = {}
+    for split in RECALL_SPLITS:
+        rows = own[own.split == split].set_index(["seed", "fact", "prompt"])
+        few, many = (rows[rows.steps == end].correct.astype(float) for end in (rows.steps.min(), rows.steps.max()))
+        few = few.loc[many.index]
+        facts = many.index.get_level_values("fact")
+        change = intervals.paired(many, few, facts, draws=how["bootstrap_draws"], rng=rng)
+        gains[split] = judged(finding(*change))
+    return gains
+
+
+def _versus(differences, mdm, ar):
+    pairs = differences[(differences.diffusion == mdm) & (differences.autoregressive == ar)]
+    pairs = pairs[pairs.steps == pairs.steps.max()]
+    return {
+        row.split: judged(finding(row.difference, row.ci_low, row.ci_high))
+        | {"mdm": row.diffusion_accuracy, "ar": row.autoregressive_accuracy}
+        for row in pairs.itertuples()
+    }
+
+
+def _sorted_by_verdict(found):
+    return {
+        kind: [name for name, one in found.items() if one is not None and one["verdict"] == kind]
+        for kind in ("more", "less", "unclear")
+    }
+
+
+def likelihood(evidence):
+    """Is the right answer more likely than a wrong one? Log-likelihood ratios in nats."""
+    table = evidence.tables["likelihood"]
+    found = {}
+    for model in evidence.families:
+        found[model] = {}
+        for split in RECALL_SPLITS:
+            rows = table[(table.model == model) & (table.split == split)]
+            found[model][split] = judged(over_seeds(rows.difference, rows.ci_low, rows.ci_high)) | {
+                "p_value": rows.p_value.max(),
+                "preferred": rows.right_more_likely.mean(),
+                "n": int(rows.n.sum()),
+            }
+    return found
+
+
+def probe(evidence):
+    """The first token: how sure, and how often the answer's own; and what the base was asked `about`.
+
+    That is facts of its "pretraining", what the configuration's file has ("given"), or people who are "unread".
+    """
+    table = evidence.tables["probe"]
+    given = evidence.config["probe"]["file"] is not None
+    found = {
+        name: {"about": "given" if given else "pretraining" if model["base"] in OWN_BASES else "unread"}
+        for name, model in evidence.config["models"].items()
+    }
+    for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
+        best = rows[rows["rank"] == 1]
+        asked = best[best.answer.notna()]
+        hits = [begins(token, answer) for token, answer in zip(asked.token.fillna(""), asked.answer, strict=True)]
+        found[model][stage.replace("-", "_")] = {
+            "prompts": len(best),
+            "entropy": best.entropy.mean(),
+            "hits": float(np.mean(hits)) if hits else None,
+        }
+    return found
+
+
+def published(evidence):
+    """The published recall, and the numbers of runs kept with the paper."""
+    table = evidence.published.set_index("steps")
+    recalled = {int(step): {split: table.loc[step, split] for split in RECALL_SPLITS} for step in table.index}
+    return {"recall": recalled, "kept": evidence.kept}
+
+
+SECTIONS = {
+    "study": study,
+    "networks": networks,
+    "sampling": sampling,
+    "training": training,
+    "recall": recall,
+    "likelihood": likelihood,
+    "probe": probe,
+    "tracing": memory.tracing,
+    "keyvalue": memory.keyvalue,
+    "symmetry": memory.symmetry,
+    "edits": memory.edits,
+    "published": published,
+}
+SOURCES = {
+    "study": ["config.yaml"],
+    "study.people": ["data/facts.jsonl"],
+    "study.people_by_group": ["data/facts.jsonl"],
+    "study.train_rows": ["data/train.jsonl"],
+    "study.test_rows": [f"data/{split}.jsonl" for split in RECALL_SPLITS],
+    "study.test_templates": ["data/p2d_same.jsonl"],
+    "study.example": ["data/facts.jsonl", "data/train.jsonl", "data/p2d_same.jsonl", "data/p2d_reverse.jsonl"],
+    "study.largest": ["models"],
+    "study.same_shape": ["models"],
+    "networks": ["models"],
+    "sampling": ["config.yaml"],
+    "training.recipe": ["config.yaml"],
+    "training.pretraining_cut": ["config.yaml"],
+    "training.models": ["models"],
+    "recall": ["tables/step_scaling.csv"],
+    "recall.gain": ["completions"],
+    "recall.gaining": ["completions"],
+    "recall.versus": ["tables/recall_differences.csv"],
+    "recall.reverse_wins": ["tables/recall_differences.csv"],
+    "likelihood": ["tables/likelihood.csv"],
+    "probe": ["tables/probe.csv"],
+    "tracing": ["tables/causal_trace.csv", "tables/traced_facts.csv"],
+    "keyvalue": ["tables/keyvalue.csv", "tables/symmetry.csv"],
+    "symmetry": ["tables/symmetry.csv"],
+    "edits": ["tables/edits.csv"],
+    "published.recall": ["paper/table3.csv"],
+    "published.kept": ["paper/reference"],
+}

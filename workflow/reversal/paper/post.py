@@ -1,0 +1,268 @@
+"""The post: one template, written as Markdown for al-folio or as the body of the page that stands alone."""
+
+import base64
+import traceback
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError, TemplateSyntaxError
+from markupsafe import Markup
+
+from ..common.errors import UserError
+from . import bibliography, markdown, tables, wording
+
+STYLES = """\
+table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
+.table-block figcaption { margin-bottom: 0.5rem; }
+table th, table td { border-bottom: 1px solid var(--global-divider-color); padding: 0.35rem 0.5rem; text-align: left; }
+table td { font-variant-numeric: tabular-nums; }
+.table-scroll { overflow-x: auto; }
+figure img { width: 100%; background: #fff; border-radius: 4px; }
+.made { font-size: 0.7rem; line-height: 1.3; opacity: 0.65; margin-top: 0.25rem; }
+"""
+
+
+class _Environment(Environment):
+    """Jinja, where `numbers.clear` is a number of that name and not a method of dictionaries."""
+
+    def getattr(self, obj, attribute):
+        return obj[attribute] if isinstance(obj, dict) and attribute in obj else super().getattr(obj, attribute)
+
+
+def environment(folder):
+    """What renders the templates of a folder: all that they print is escaped, what is missing is an error."""
+    made = _Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=wording.printed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= wording.FILTERS
+    return made
+
+
+class Material(NamedTuple):
+    """What the post is made from."""
+
+    numbers: dict  # nested, as the template names them
+    paper: dict  # title, subtitle, author, …, from the configuration
+    figures: dict  # {name: SVG file}
+    alternatives: dict  # {name: what the figure shows, in words}
+    entries: dict  # of the bibliography
+    origin: object  # provenance.Origin
+
+
+@dataclass
+class Labels:
+    """What a text shows and cites, in its order."""
+
+    figures: list = field(default_factory=list)
+    tables: list = field(default_factory=list)
+    cited: list = field(default_factory=list)
+
+
+class AlFolio:
+    """Markdown for an al-folio site with the distill layout: kramdown, Liquid, MathJax, d-cite."""
+
+    name = "al-folio"
+
+    def __init__(self, paper):
+        self.folder = f"/assets/img/{paper['slug']}"
+        self.reader = markdown.parser(markdown.mathjax)
+
+    def cite(self, keys, labels):
+        return f'<d-cite key="{",".join(keys)}"></d-cite>'
+
+    def source(self, name, file):
+        return "{{ '" + f"{self.folder}/{name}.svg" + "' | relative_url }}"
+
+    def picture(self, image):
+        return image
+
+
+class Page:
+    """The body of a page that stands alone: every image within it, references at its end."""
+
+    name = "page"
+
+    def __init__(self, paper):
+        self.reader = markdown.parser(markdown.mathml)
+
+    def cite(self, keys, labels):
+        order = list(dict.fromkeys(labels.cited))
+        links = (f'<a href="#ref-{wording.attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
+        return f'<span class="cite">&#91;{", ".join(links)}&#93;</span>'
+
+    def source(self, name, file):
+        return "data:image/svg+xml;base64," + base64.b64encode(Path(file).read_bytes()).decode()
+
+    def picture(self, image):
+        # On a phone a figure scrolls within its frame; keys scroll what has the focus.
+        return f'<div class="picture" tabindex="0">{image}</div>'
+
+
+class Writer:
+    """The functions that the template calls."""
+
+    def __init__(self, medium, material, known=None):
+        self.medium, self.material = medium, material
+        self.labels, self.known = Labels(), known
+
+    def cite(self, *keys):
+        """Citations of works by their keys."""
+        self.labels.cited += keys
+        return Markup(self.medium.cite(keys, self.known or self.labels))
+
+    def see(self, kind, name, run=None):
+        """A link to a figure or a table, which may come later in the text."""
+        name = self.label(name, run)
+        shown = {"figure": "Figure", "table": "Table"}[kind]
+        return Markup(f"[{shown} {self._number(kind, name)}](#{kind}-{markdown.slug(name)})")
+
+    def figure(self, name, run=None, *, caller):
+        """A figure with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
+        name = self.label(name, run)
+        if name not in self.material.figures:
+            raise UserError(f"figure {name} is used but not produced; produced: {', '.join(self.material.figures)}")
+        if name in self.labels.figures:
+            raise UserError(f"figure {name} is used twice")
+        self.labels.figures.append(name)
+        image = self.medium.source(name, self.material.figures[name])
+        alternative = wording.attribute(self.material.alternatives[name])
+        return self._block(
+            f'<figure id="figure-{markdown.slug(name)}">',
+            self.medium.picture(f'<img src="{image}" alt="{alternative}">'),
+            f"<figcaption><strong>Figure {self._number('figure', name)}.</strong> {self._caption(caller)}</figcaption>",
+            self._made(f"figures/{name}.svg") if run is None else self._kept(run),
+            "</figure>",
+        )
+
+    def table(self, name, run=None, *, caller):
+        """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
+        numbers = self.material.numbers
+        table = tables.TABLES[name](run | {"published": numbers["published"]} if run else numbers)
+        name = self.label(name, run)
+        if name in self.labels.tables:
+            raise UserError(f"table {name} is used twice")
+        self.labels.tables.append(name)
+        # The caption is not the table's own: it should not scroll with it.
+        return self._block(
+            f'<figure class="table-block" id="table-{markdown.slug(name)}">',
+            f"<figcaption><strong>Table {self._number('table', name)}.</strong> {self._caption(caller)}</figcaption>",
+            f'<div class="table-scroll" tabindex="0">\n{tables.html(table)}\n</div>',
+            self._made(*table.sources) if run is None else self._kept(run),
+            "</figure>",
+        )
+
+    def label(self, name, run):
+        """What a figure or a table is called: those of a `run` kept with the paper begin with its folder."""
+        return f"{run['folder']}_{name}" if run else name
+
+    def produced(self, name):
+        """Whether a figure that not every study makes is there."""
+        return name in self.material.figures
+
+    def _number(self, kind, name):
+        if self.known is None:
+            return 0
+        places = self.known.figures if kind == "figure" else self.known.tables
+        if name not in places:
+            raise UserError(f"the text points at {kind} {name}, which it does not show")
+        return places.index(name) + 1
+
+    def _caption(self, caller):
+        return self.medium.reader.renderInline(" ".join(str(caller()).split()))
+
+    def _made(self, *files):
+        return f'<p class="made">{wording.attribute(self.material.origin.of(*files))}</p>'
+
+    def _kept(self, run):
+        made = run["made"]
+        parts = (f"kept in paper/reference/{run['folder']}", made["study"], f"configuration {made['configuration']}")
+        parts += (f"commit {made['commit']}", f"made {made['date']}")
+        return f'<p class="made">{wording.attribute(" · ".join(parts))}</p>'
+
+    def _block(self, *lines):
+        # A blank line would end the block of raw HTML.
+        return Markup("\n\n" + "\n".join(line for line in lines if line) + "\n\n")
+
+
+def write(template, medium, material, bibliography_file):
+    """The Markdown of `template`, a file, for one medium; and what it shows and cites.
+
+    It is rendered twice: the first time tells the numbers of figures, tables and works that the text refers to.
+    """
+    draft = _render(template, Writer(medium, material))[1]
+    bibliography.check(draft.cited, material.entries, bibliography_file)
+    body, labels = _render(template, Writer(medium, material, draft))
+    if unused := [name for name in material.figures if name not in labels.figures]:
+        raise UserError(f"{template}: figure {unused[0]} is produced but not used")
+    markdown.check_headings(medium.reader.parse(body))
+    return body, labels
+
+
+def _render(template, writer):
+    path = Path(template)
+    templates = environment(path.parent)
+    functions = {name: getattr(writer, name) for name in ("cite", "see", "figure", "table", "produced")}
+
+    def tell(run):
+        # Nothing but the run's own numbers: what it lacks is a mistake, not the study's.
+        others = {"published": writer.material.numbers["published"], "run": run}
+        return Markup(templates.get_template("kept.md.j2").render(run | functions | others))
+
+    context = writer.material.numbers | functions
+    context |= {"paper": writer.material.paper, "medium": writer.medium.name, "tell": tell}
+    try:
+        return templates.get_template(path.name).render(context), writer.labels
+    except TemplateSyntaxError as error:
+        raise UserError(f"{template}:{error.lineno}: {error.message}") from None
+    except (TemplateError, TypeError, KeyError, ValueError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame for frame in frames if Path(frame.filename).parent == path.parent]
+        if not lines:
+            raise
+        raise UserError(f"{lines[-1].filename}:{lines[-1].lineno}: {error}") from error
+
+
+class _Block(str):
+    """Text that YAML writes line by line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Plain YAML, and blocks of text."""
+
+
+_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+
+
+def al_folio(body, paper):
+    """The whole Markdown file: front matter, contents from the headings, and anchors that the contents lead to."""
+    tokens = markdown.parser(markdown.mathjax).parse(body)
+    lines = body.splitlines()
+    for token, _, name in markdown.headings(tokens):
+        lines[token.map[0]] += " {#" + markdown.slug(name) + "}"
+    front = {
+        "layout": "distill",
+        "title": paper["title"],
+        "description": paper["subtitle"],
+        "tags": " ".join(paper["tags"]),
+        "giscus_comments": False,
+        "date": date.fromisoformat(paper["date"]),
+        "featured": True,
+        "authors": [{"name": paper["author"], "url": paper["url"], "affiliations": {"name": paper["affiliation"]}}],
+        "bibliography": f"{paper['date']}-{paper['slug']}.bib",
+        "toc": [
+            {"name": name} | ({"subsections": [{"name": sub} for sub in below]} if below else {})
+            for name, below in markdown.contents(tokens)
+        ],
+        "_styles": _Block(STYLES),
+    }
+    written = yaml.dump(front, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return f"---\n{written}---\n\n" + "\n".join(lines).strip() + "\n"

@@ -1,0 +1,295 @@
+"""The tables of the post, from its numbers, and a table as HTML."""
+
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from ..data.facts import RECALL_SPLITS
+from ..figures.style import FAMILY
+from . import wording
+
+BY_QUESTION = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
+# Of the comparisons those whose sides are in one space; the figures have them all.
+SHARED = (
+    "name: projected key forward × value reverse",
+    "description: value forward × projected key reverse",
+    "projected keys: forward × reverse",
+    "values: forward × reverse",
+)
+
+
+class Cell(NamedTuple):
+    """A cell of a table's head, which may reach over several columns or rows."""
+
+    text: object
+    columns: int = 1
+    rows: int = 1
+
+
+class Table(NamedTuple):
+    """Rows of a table: `head` of `Cell`s, `body` of values, the first of each row being its name."""
+
+    head: list
+    body: list
+    sources: tuple  # files it is made from, as the provenance names them
+
+
+def html(table):
+    """A table as HTML without blank lines, which would end a block of HTML within Markdown."""
+    lines = ['<table class="wide">' if len(table.body[0]) > 3 else "<table>", "<thead>"]
+    for row in table.head:
+        cells = (
+            f'<th scope="col"{_span("colspan", cell.columns)}{_span("rowspan", cell.rows)}>'
+            f"{wording.printed(cell.text)}</th>"
+            for cell in row
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    lines += ["</thead>", "<tbody>"]
+    for name, *values in table.body:
+        cells = (f"<td>{wording.printed(value)}</td>" for value in values)
+        lines.append(f'<tr><th scope="row">{wording.printed(name)}</th>{"".join(cells)}</tr>')
+    return "\n".join([*lines, "</tbody>", "</table>"])
+
+
+def _head(*names):
+    return [[Cell(name) for name in names]]
+
+
+def _span(name, count):
+    return f' {name}="{count}"' if count > 1 else ""
+
+
+def models(numbers):
+    """The shape of each network."""
+    names = [model["name"] for model in numbers["study"]["models"]]
+    shapes = [numbers["networks"][name] for name in names]
+    rows = [["Family", *(FAMILY[model["family"]] for model in numbers["study"]["models"])]]
+    rows += [["Base", *(model["base"].replace("_", "-") for model in numbers["study"]["models"])]]
+    rows += [["Architecture", *(shape["architecture"].capitalize() for shape in shapes)]]
+    for label, key in (
+        ("Attention", "attention"),
+        ("Transformer blocks", "layers"),
+        ("Attention heads", "heads"),
+        ("Width of the residual stream", "width"),
+        ("Width of the MLP", "mlp"),
+        ("Vocabulary (tokens predicted)", "vocabulary"),
+        ("Longest context", "context"),
+        ("Parameters", "parameters"),
+    ):
+        rows.append([label, *(_value(shape[key]) for shape in shapes)])
+    head = [[Cell("Model"), *(Cell(numbers["study"]["labels"][name]) for name in names)]]
+    return Table(head, rows, tuple(f"models/{name}" for name in names))
+
+
+def sampling(numbers):
+    """How answers are drawn."""
+    used = numbers["sampling"]
+    temperature = used["temperature"]
+    rows = [
+        ["Denoising steps", wording.listed(used["steps"])],
+        ["Canvas (prompt and answer), tokens", used["canvas"]],
+        ["Guidance scale", wording.plain(used["guidance"])],
+        ["Order of revelation", used["order"]],
+        ["Temperature", wording.plain(temperature)],
+        ["Choice of token", "the most likely" if temperature == 0 else "drawn"],
+        ["Times of the steps", used["schedule"]],
+        ["Blocks", "one" if used["block"] is None else f"{used['block']} tokens each"],
+        ["Remasking", used["remasking"].replace("_", " ")],
+    ]
+    return Table([[Cell("Setting"), Cell("Value")]], rows, ("config.yaml",))
+
+
+def recall_by_training(numbers):
+    """Recall by denoising steps, columns as the post has them: by the direction of training."""
+    groups = [("Trained description → person", 2), ("Trained person → description", 2)]
+    return _recall(numbers, RECALL_SPLITS, groups, "tables/step_scaling_by_training_direction.csv")
+
+
+def recall_by_question(numbers):
+    """The same recall, columns as in SMDM's evaluation: by the direction of the question."""
+    groups = [("DescriptionToName (asks for the name)", 2), ("NameToDescription (asks for the description)", 2)]
+    return _recall(numbers, BY_QUESTION, groups, "tables/step_scaling_by_question_direction.csv")
+
+
+def _recall(numbers, splits, groups, source):
+    known = not numbers["study"]["generated"] and numbers["study"]["mdm"]
+    published = numbers["published"]["recall"] if known else None
+    wide = 1 if published is None else 2
+    about = numbers["study"]["splits"]
+    head = [
+        [Cell("Model, denoising steps", rows=2 + (wide > 1)), *(Cell(name, columns * wide) for name, columns in groups)]
+    ]
+    head.append([Cell(Markup(_column(about[split])), wide) for split in splits])
+    if published is not None:
+        head.append([Cell(whose) for _ in splits for whose in ("published", "ours")])
+    body = []
+    for model in numbers["study"]["models"]:
+        name, curve = model["name"], numbers["recall"]["curve"][model["name"]]
+        for step in numbers["recall"]["steps"] if curve else [None]:
+            found = {
+                split: curve[split][str(step)] if curve else numbers["recall"]["at"][name][split] for split in splits
+            }
+            row = [f"{model['label']}, {step}" if curve else f"{model['label']}, token by token"]
+            for split in splits:
+                if published is not None:
+                    known = published.get(str(step), {}).get(split) if model["family"] == "diffusion" else None
+                    row.append(wording.number(known, 1))
+                row.append(_share(found[split], 1))
+            body.append(row)
+    return Table(head, body, (source,))
+
+
+def _column(split):
+    direction = {"same": "asked the same way", "reverse": "asked in reverse"}[split["trained"]]
+    return f"{direction}, for the {split['asks']}<br><code>{split['file'].replace('_', '_<wbr>')}</code>"
+
+
+def likelihood(numbers):
+    """The likelihood test of every model and split."""
+    about = numbers["study"]["splits"]
+    head = _head("Model and test file", "Right − wrong, nats", "p", "Right one preferred", "Prompts")
+    body = []
+    for model in numbers["study"]["models"]:
+        for split in RECALL_SPLITS:
+            found = numbers["likelihood"][model["name"]][split]
+            body.append(
+                [
+                    f"{model['label']}: {about[split]['file']}",
+                    _estimate(found, 1),
+                    wording.p_value(found["p_value"]),
+                    wording.percent(found["preferred"]),
+                    found["n"],
+                ]
+            )
+    return Table(head, body, ("tables/likelihood.csv",))
+
+
+def traced(numbers):
+    """What hiding the subject costs."""
+    head = _head("Model, questions", "Facts traced", "Clean", "Subject hidden", "Total effect")
+    body = []
+    for label, own in _traced(numbers):
+        for split, count in own["facts"].items():
+            found = own["total"].get(split)
+            shown = [_estimate(found[kind]) for kind in ("clean", "corrupted", "total")] if found else ["–"] * 3
+            body.append([f"{label}, {_phrase(numbers, split)}", f"{count['traced']} of {count['asked']}", *shown])
+    return Table(head, body, ("tables/traced_facts.csv", "tables/causal_trace.csv"))
+
+
+def peaks(numbers):
+    """The layer and role with the largest average effect."""
+    kinds = {"state": "hidden state", "mlp": "MLP", "attn": "attention"}
+    head = _head("Model, questions", "Restored", "At the subject", "Whole subject", "Elsewhere")
+    body = []
+    for label, own in _traced(numbers):
+        for split, peak in own["peak"].items():
+            for kind, found in peak.items():
+                places = (found["subject"], found["together"], found["elsewhere"])
+                body.append([f"{label}, {_phrase(numbers, split)}", kinds[kind], *map(_peak, places)])
+    return Table(head, body, ("tables/causal_trace.csv",))
+
+
+def stages(numbers):
+    """The subject's effect when the first answer token is about to appear, and when the last one is."""
+    head = _head("Questions", "First step", "Last step", "Change", "Revealed answer, last step", "Facts")
+    body = []
+    for split, found in numbers["tracing"]["models"][numbers["study"]["mdm"]]["stages"].items():
+        shown = [_estimate(found[name]) for name in ("first", "last", "change")]
+        body.append([_phrase(numbers, split), *shown, _peak(found["revealed"]), found["first"]["n"]])
+    return Table(head, body, ("tables/causal_trace.csv",))
+
+
+def _traced(numbers):
+    for model in numbers["study"]["models"]:
+        yield model["label"], numbers["tracing"]["models"][model["name"]]
+
+
+def _phrase(numbers, split):
+    return numbers["study"]["splits"][split]["phrase"]
+
+
+def _peak(found):
+    if found is None:
+        return "–"
+    place = wording.text(f"{found['role']}, layer {found['layer']}")
+    return _estimate(found, 3) + Markup("<br><small>") + place + Markup("</small>")
+
+
+def symmetry(numbers):
+    """What the two directions share, comparison by comparison."""
+    head = _head("Model, comparison", "Debiased CKA", "RSA", "Partner nearest", "By chance", "Facts")
+    body = []
+    for who, own in numbers["symmetry"]["models"].items():
+        for comparison in SHARED:
+            found = own["comparisons"].get(comparison)
+            if found is None:
+                continue
+            tests = [found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1")]
+            shown = [_tested(_estimate(test), test) for test in tests[:2]] + [_tested(_share(tests[2]), tests[2])]
+            label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
+            body.append([label, *shown, wording.percent(tests[2]["chance"]), tests[0]["n"]])
+    return Table(head, body, ("tables/symmetry.csv",))
+
+
+def _tested(shown, test):
+    if not wording.known(test["p_value"]):
+        return shown
+    return shown + Markup("<br><small>") + wording.p_value(test["p_value"]) + Markup("</small>")
+
+
+def edits(numbers):
+    """What edits did to each kind of question."""
+    asked = {
+        "efficacy": "the edited question",
+        "paraphrase": "paraphrases of it",
+        "specificity": "other people",
+        "reverse_new": "reverse, new",
+        "reverse_old": "reverse, old",
+    }
+    taught = {"both": "taught both ways", "p2d": "taught person to description", "d2p": "taught description to person"}
+    head = _head("Model, people, question", "Before", "After", "Change", "Edits")
+    body = []
+    for model, own in numbers["edits"]["models"].items():
+        for group, measures in own["groups"].items():
+            for measure, found in measures.items():
+                preferred = found["preferred"]
+                shown = [_share(preferred[when]) for when in ("before", "after")] + [_gap(preferred["change"])]
+                label = f"{numbers['study']['labels'][model]}, {taught[group]}, {asked[measure]}"
+                body.append([label, *shown, preferred["after"]["n"]])
+    return Table(head, body, ("tables/edits.csv",))
+
+
+def _stacked(shown, low, high, digits, scale=1):
+    """An estimate with its interval below it."""
+    ends = wording.interval(low, high, digits, scale)
+    return shown + Markup("<br><small>") + ends + Markup("</small>") if ends else shown
+
+
+def _estimate(found, digits=2):
+    return _stacked(wording.number(found["estimate"], digits), found["low"], found["high"], digits)
+
+
+def _share(found, digits=0):
+    return _stacked(wording.percent(found["estimate"], digits), found["low"], found["high"], digits, 100)
+
+
+def _gap(found):
+    return _stacked(wording.points(found["estimate"]), found["low"], found["high"], 0, 100)
+
+
+def _value(value):
+    return wording.count(value) if isinstance(value, int) else value
+
+
+TABLES = {
+    "models": models,
+    "sampling": sampling,
+    "recall": recall_by_training,
+    "recall-by-question": recall_by_question,
+    "likelihood": likelihood,
+    "traced": traced,
+    "peaks": peaks,
+    "stages": stages,
+    "symmetry": symmetry,
+    "edits": edits,
+}

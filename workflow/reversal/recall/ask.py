@@ -1,0 +1,146 @@
+"""Asking a network of either family: completions, likelihoods of right and wrong answers, what comes first to mind."""
+
+import math
+
+import pandas as pd
+
+from ..common.errors import UserError
+from ..models import network, tokens
+from . import autoregressive, masked
+from .tables import correct
+
+
+def complete_split(
+    net, tokenizer, rows, *, split, canvas, steps=None, batch_size=None, precision="float32", **sampling
+):
+    """Answer every prompt of `rows` within `canvas` tokens: a list of completions, one dict a row.
+
+    `steps`, a number or several to be taken one after the other, and the further `sampling` options of
+    `diffusion.denoise` are for diffusion networks; an autoregressive one answers greedily, token by token, and its
+    completions have no number of steps.
+    """
+    examples = [tokens.encode(tokenizer, row) for row in rows]
+    for i, example in enumerate(examples):
+        if len(example.ids) > canvas:
+            raise UserError(
+                f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; "
+                f"the canvas holds {canvas}, and sampling.canvas says so"
+            )
+    prompts = [example.ids[: example.prompt] for example in examples]
+    how = {"batch_size": batch_size, "precision": precision}
+    if network.is_diffusion(net):
+        numbers = [steps] if isinstance(steps, int) else steps
+        done = masked.denoise_each(net, prompts, canvas=canvas, steps=numbers, **sampling, **how)
+        answers = [(number, answer) for number in numbers for answer in _denoised(done[number], prompts)]
+    else:
+        numbers = [None]
+        answers = [(None, answer) for answer in _completed(net, prompts, canvas, tokenizer.eos_token_id, how)]
+    token_text = {}
+    completions = []
+    for row, (number, (ids, revealed)) in zip(rows * len(numbers), answers, strict=True):
+        generation = decode(tokenizer, ids)
+        for _, token, _, _ in revealed:
+            token_text.setdefault(token, tokenizer.decode([token]))
+        completions.append(
+            {
+                "fact": row.fact,
+                "split": split,
+                "steps": number,
+                "prompt": row.prompt,
+                "reference": row.completion,
+                "generation": generation,
+                "correct": correct(row.completion, generation),
+                "revealed": [[at, token_text[token], step, round(sure, 6)] for at, token, step, sure in revealed],
+            }
+        )
+    return completions
+
+
+def _denoised(done, prompts):
+    """For each row the ids after its prompt, and (position, id, step, confidence) in the order of their revelation."""
+    canvases, steps, confidences = done.canvas.tolist(), done.step.tolist(), done.confidence.tolist()
+    for prompt, canvas, step, confidence in zip(prompts, canvases, steps, confidences, strict=True):
+        order = sorted((s, position) for position, s in enumerate(step) if s >= 0)
+        yield canvas[len(prompt) :], [(at, canvas[at], s, confidence[at]) for s, at in order]
+
+
+def _completed(net, prompts, canvas, eos, how):
+    """The same of an autoregressive network, which reveals one token a step."""
+    if not prompts:
+        return
+    room = [canvas - len(prompt) for prompt in prompts]
+    done = autoregressive.complete(net, prompts, new_tokens=max(room), eos=eos, **how)
+    for prompt, free, ids, logs in zip(prompts, room, done.tokens, done.log_probabilities, strict=True):
+        ids = ids[:free]
+        yield ids, [(len(prompt) + i, token, i, math.exp(logs[i])) for i, token in enumerate(ids)]
+
+
+def decode(tokenizer, ids):
+    """The text of `ids` up to the first end token."""
+    end = ids.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in ids else len(ids)
+    return tokenizer.decode(ids[:end], skip_special_tokens=True)
+
+
+def compare_likelihoods(
+    net, tokenizer, right, wrong, *, split, canvas, samples=None, batch_size=None, precision="float32", generator=None
+):
+    """Log-likelihood of each row's completion and of the wrong one to the same prompt: one dict a row.
+
+    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `diffusion.log_likelihood` with
+    `samples` masks, on canvases filled with end tokens.
+    """
+    for i, (row, other) in enumerate(zip(right, wrong, strict=True)):
+        if row.prompt != other.prompt:
+            raise UserError(f"{split}: row {i + 1} has another prompt than row {i + 1} of the randomized split")
+    examples = [tokens.encode(tokenizer, row) for row in [*right, *wrong]]
+    pairs = (
+        [example.ids[: example.prompt] for example in examples],
+        [example.ids[example.prompt :] for example in examples],
+    )
+    how = {"batch_size": batch_size, "precision": precision}
+    if network.is_diffusion(net):
+        end = {"canvas": canvas, "eos": tokenizer.eos_token_id}
+        value, error = masked.log_likelihood(net, *pairs, samples=samples, generator=generator, **end, **how)
+    else:
+        value = autoregressive.log_likelihood(net, *pairs, **how)
+        error = value * 0
+    return [
+        {
+            "fact": row.fact,
+            "split": split,
+            "prompt": row.prompt,
+            "kind": "bound" if network.is_diffusion(net) else "exact",
+            "right": value[i].item(),
+            "wrong": value[len(right) + i].item(),
+            "right_error": error[i].item(),
+            "wrong_error": error[len(right) + i].item(),
+        }
+        for i, row in enumerate(right)
+    ]
+
+
+def probe(net, tokenizer, prompts, *, top, canvas=None, batch_size=None, precision="float32"):
+    """What comes right after each of `prompts` (texts): its `top` most likely tokens, and the entropy in nats.
+
+    A diffusion network sees a masked canvas of `canvas` tokens after the prompt, or one mask.
+    """
+    ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    how = {"batch_size": batch_size, "precision": precision}
+    if network.is_diffusion(net):
+        logs = masked.first_token(net, ids, canvas=canvas, **how)
+    else:
+        logs = autoregressive.first_token(net, ids, **how)
+    logs = logs.double()
+    entropy = -(logs.exp() * logs).sum(1)
+    best = logs.sort(dim=1, descending=True, stable=True)
+    return pd.DataFrame(
+        {
+            "prompt": prompt,
+            "rank": rank + 1,
+            "token": tokenizer.decode([best.indices[i, rank].item()]),
+            "probability": best.values[i, rank].exp().item(),
+            "entropy": entropy[i].item(),
+        }
+        for i, prompt in enumerate(prompts)
+        for rank in range(top)
+    )

@@ -1,0 +1,446 @@
+"""Masked diffusion: sampling by unmasking, and likelihood."""
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+
+from ..common import batches
+from ..common.errors import UserError
+from ..models import network
+
+LAST_TIME = 1e-5  # where sampling ends, as in SMDM
+SCHEDULES = ("linear", "cosine", "geometric")
+ORDERS = ("confidence", "random")
+REMASKINGS = ("none", "low_confidence")
+GIVEN, MASKED = -1, -2  # in place of a step: the token was there from the start, or is not revealed yet
+
+
+class Denoised(NamedTuple):
+    """Finished canvases and how they came about; tensors on the CPU.
+
+    `step` is the step (from 0) at which a token was revealed for good, −1 where it was given; `confidence` its
+    probability then, 1 where given. `withdrawn` lists the tokens that remasking took back: row, position, token, the
+    step that revealed it, the step that masked it again.
+    """
+
+    canvas: torch.Tensor  # (N, L)
+    step: torch.Tensor  # (N, L)
+    confidence: torch.Tensor  # (N, L) float64
+    withdrawn: torch.Tensor  # (M, 5)
+    mask_id: int
+
+    def entering(self, step):
+        """The canvases (N, L) as they were when `step` began."""
+        canvas = self.canvas.masked_fill(self.step >= step, self.mask_id)
+        revealed, masked_again = self.withdrawn[:, 3], self.withdrawn[:, 4]
+        row, position, token = self.withdrawn[(revealed < step) & (step <= masked_again), :3].T
+        canvas[row, position] = token
+        return canvas
+
+
+class Turn(NamedTuple):
+    """One run of the network for a row: at `step`, reveal `count` positions of a `group`."""
+
+    step: int
+    group: int
+    count: int
+
+
+def denoise(net, prompts, *, canvas, steps, **options):
+    """Fill canvases of `canvas` tokens that begin with `prompts` (lists of ids), in `steps` steps: a `Denoised`.
+
+    At each step every masked token is predicted, and some predictions are revealed.
+
+    order: "confidence" reveals, of n masked tokens, the ⌊n (1 − s/t)⌋ most confident, t and s being the times of this
+        step and the next; "random" reveals each with probability 1 − s/t, which at temperature 1 is ancestral
+        sampling. The last step reveals what is left.
+    guidance: w in logits = un + (1 + w)(cond − un), where `un` sees what was revealed but nothing that was given.
+    temperature: the scale of Gumbel noise on the logits; a token's confidence is its probability without the noise.
+    schedule: how time falls from 1 to 0: "linear", "cosine" (few tokens first) or "geometric" (many first).
+    block: semi-autoregressive: blocks of so many tokens, filled from left to right, each with its share of the steps.
+    remasking: with "none" a revealed token stays. With "low_confidence" each step shows as many tokens, but those
+        revealed before compete with the new ones by the confidence they had; the least confident are masked again.
+        (What LLaDA calls low-confidence remasking never takes a token back: it is "none" in order of confidence.)
+    given: infilling: for each prompt a dict {position: id} of further tokens that stay.
+    precision: of the network's matrix products, "float32" or "bfloat16".
+
+    Each row draws random numbers of its own, seeded from `generator`, so batches do not change results.
+    """
+    return denoise_each(net, prompts, canvas=canvas, steps=[steps], **options)[steps]
+
+
+@torch.no_grad()
+def denoise_each(
+    net,
+    prompts,
+    *,
+    canvas,
+    steps,
+    guidance=0.0,
+    order="confidence",
+    temperature=0.0,
+    schedule="linear",
+    block=None,
+    remasking="none",
+    given=None,
+    batch_size=None,
+    precision="float32",
+    generator=None,
+):
+    """{n: what `denoise` gives in n steps} for each n of the list `steps`.
+
+    No canvas is taken through the same turns twice: from as many steps as there are masked tokens on, one is revealed
+    at a time, and further steps change nothing.
+    """
+    for number in steps:
+        _check(prompts, canvas, number, guidance, order, temperature, schedule, block, remasking, given)
+    device = net.get_input_embeddings().weight.device
+    mask = network.mask_id(net)
+    start, fixed = _canvases(prompts, given, canvas, mask)
+    jobs, wanted, known = [], {number: [] for number in steps}, {}
+    for number in steps:
+        order_seeds = _seeds(len(prompts), generator) if order == "random" else [None] * len(prompts)
+        noise_seeds = _seeds(len(prompts), generator) if temperature else [None] * len(prompts)
+        for i, prompt in enumerate(prompts):
+            groups, turns = _plan(len(prompt), fixed[i], number, schedule, block, remasking, order_seeds[i])
+            job = (i, groups, turns, noise_seeds[i])
+            chance = number if order == "random" or temperature else None
+            place = known.setdefault((i, chance, tuple(turn[1:] for turn in turns)), len(jobs))
+            if place == len(jobs):
+                jobs.append(job)
+            wanted[number].append((place, turns))
+
+    def fill(indices):
+        rows, groups, turns, seeds = zip(*(jobs[j] for j in indices), strict=True)
+        noise = [torch.Generator(device).manual_seed(seed) for seed in seeds] if temperature else None
+        return _fill(
+            start[list(rows)].to(device),
+            fixed[list(rows)].to(device),
+            torch.stack(groups).to(device),
+            turns,
+            functools.partial(_predict, net, guidance, temperature, noise),
+            mask,
+            remasking,
+        )
+
+    with batches.autocast(device, precision):
+        filled = batches.run(fill, [len(turns) for _, _, turns, _ in jobs], batch_size, device)
+    return {
+        number: _denoised([_renumbered(filled[place], jobs[place][2], turns) for place, turns in own], start, mask)
+        for number, own in wanted.items()
+    }
+
+
+def _renumbered(row, turns, wanted):
+    """A filled row with the steps of the `turns` it took called by those of the `wanted` ones."""
+    if turns == wanted:
+        return row
+    canvas, step, confidence, withdrawn = row
+    numbers = torch.arange(max(turn.step for turn in turns) + 1)
+    numbers[[turn.step for turn in turns]] = torch.tensor([turn.step for turn in wanted])
+    return canvas, torch.where(step >= 0, numbers[step.clamp(min=0)], step), confidence, withdrawn
+
+
+def _denoised(rows, start, mask):
+    return Denoised(
+        canvas=torch.stack([row[0] for row in rows]) if rows else start,
+        step=torch.stack([row[1] for row in rows]) if rows else start,
+        confidence=torch.stack([row[2] for row in rows]) if rows else start.double(),
+        withdrawn=torch.tensor([(i, *taken) for i, row in enumerate(rows) for taken in row[3]]).view(-1, 5).long(),
+        mask_id=mask,
+    )
+
+
+def _seeds(number, generator):
+    return torch.randint(2**62, (number,), generator=generator).tolist()
+
+
+def times(schedule, steps):
+    """The times t (steps + 1,) that bound the steps, from 1 down to almost 0."""
+    if schedule == "linear":
+        return torch.linspace(1, LAST_TIME, steps + 1)
+    u = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+    if schedule == "cosine":
+        return LAST_TIME + (1 - LAST_TIME) * torch.cos(torch.pi / 2 * u)
+    return LAST_TIME**u
+
+
+def _plan(prompt, fixed, steps, schedule, block, remasking, seed):
+    """The group (L,) of each position of one canvas, −1 where fixed, and the row's turns, one group after another.
+
+    Groups are blocks; in random order (`seed` not None) they are the positions that fall due at the same step.
+    """
+    blocks = (torch.arange(len(fixed)) - prompt) // (block or len(fixed))
+    blocks[fixed] = -1
+    number = -(-(len(fixed) - prompt) // (block or len(fixed)))
+    if seed is not None:
+        due = _due_steps(blocks, number, steps, schedule, seed)
+        counts = torch.bincount(due[due >= 0], minlength=steps).tolist()
+        return due, [Turn(step, step, count) for step, count in enumerate(counts) if count]
+    sizes = tuple(torch.bincount(blocks[blocks >= 0], minlength=number).tolist())
+    return blocks, _turns(sizes, steps, schedule, every_step=remasking != "none")
+
+
+@functools.cache
+def _turns(sizes, steps, schedule, every_step):
+    """The turns of a row whose blocks have `sizes` masked tokens.
+
+    Where nothing is revealed nothing changes, so such a step needs no turn, unless revealed tokens can be withdrawn.
+    """
+    turns = []
+    for group, (masked, share) in enumerate(zip(sizes, _shares(steps, len(sizes)), strict=True)):
+        t = times(schedule, len(share))
+        for i, step in enumerate(share):
+            last = i == len(share) - 1
+            count = masked if last else int(masked * (1 - t[i + 1] / t[i]))
+            if count or (every_step and masked):
+                turns.append(Turn(step, group, count))
+            masked -= count
+    return turns
+
+
+def _due_steps(blocks, number, steps, schedule, seed):
+    """The step (L,) at which each position is revealed: that in which a uniform time falls, among its block's steps.
+
+    Of the positions still masked at time t, each is then revealed before time s with probability 1 − s/t.
+    """
+    moment = torch.rand(len(blocks), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    due = torch.full_like(blocks, -1)
+    for group, share in enumerate(_shares(steps, number)):
+        later = moment[:, None] <= times(schedule, len(share))[1:-1]  # (L, steps of the block − 1)
+        due = torch.where(blocks == group, share.start + later.sum(1), due)
+    return due
+
+
+def _shares(steps, blocks):
+    """Split `steps` steps into consecutive ranges, one per block, as even as can be."""
+    ends = [steps * i // blocks for i in range(blocks + 1)]
+    return [range(*pair) for pair in itertools.pairwise(ends)]
+
+
+def _fill(canvas, given, groups, turns, predict, mask, remasking):
+    """Take every row of `canvas` (B, L) through its turns; a list of (canvas, step, confidence, withdrawn) per row."""
+    step = torch.where(given, GIVEN, MASKED)
+    confidence = given.double()
+    withdrawn = [[] for _ in turns]
+    for number in range(max(map(len, turns))):
+        active = [i for i, own in enumerate(turns) if len(own) > number]
+        now, group, count = torch.tensor([turns[i][number] for i in active], device=canvas.device)[:, :, None].unbind(1)
+        here = groups[active] == group  # (A, L)
+        masked = here & (step[active] == MASKED)
+        token, score = torch.zeros_like(canvas[active]), torch.full(here.shape, -1.0, device=here.device).double()
+        token[masked], score[masked] = predict(canvas[active], given[active], masked, active)
+        if remasking == "low_confidence":
+            shown = here & (step[active] >= 0)
+            score = torch.where(shown, confidence[active], score)
+            count = count + shown.sum(1, keepdim=True)
+        rank = score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        kept = rank < count
+        if remasking == "low_confidence":
+            for row, position in (shown & ~kept).nonzero().tolist():
+                i = active[row]
+                taken = (position, canvas[i, position].item(), step[i, position].item(), now[row].item())
+                withdrawn[i].append(taken)
+                canvas[i, position], step[i, position] = mask, MASKED
+        revealed = masked & kept
+        canvas[active] = torch.where(revealed, token, canvas[active])
+        step[active] = torch.where(revealed, now, step[active])
+        confidence[active] = torch.where(revealed, score, confidence[active])
+    return list(zip(canvas.cpu(), step.cpu(), confidence.cpu(), withdrawn, strict=True))
+
+
+def _predict(net, guidance, temperature, noise, canvas, given, where, rows):
+    """The predicted token and its confidence (P,) at each position `where` (A, L) of the canvases (A, L).
+
+    `rows` (A,) says which generators of `noise` are theirs.
+    """
+    logits = _guided_logits(net, canvas, given, where, guidance) if guidance else _logits(net, canvas, where)
+    best, token = logits.max(-1)
+    if temperature:
+        noisy = logits.double() - temperature * _exponential(where, logits.shape[-1], [noise[i] for i in rows]).log()
+        token = noisy.argmax(-1)
+    chosen = logits.gather(-1, token[:, None])[:, 0]
+    # Summed in float64: confidences near 1 differ by less than float32 can tell.
+    total = (logits - best[:, None]).exp_().sum(-1, dtype=torch.float64)
+    return token, (chosen - best).double().exp() / total
+
+
+def _logits(net, canvas, where):
+    """Logits (P, V) at the positions `where` (B, L) of `canvas` (B, L); the head runs there only."""
+    return network.logits(net, network.hidden(net, canvas)[where]).float()
+
+
+def _guided_logits(net, canvas, given, where, guidance):
+    """The same, led away from what the canvases would say without the `given` tokens (B, L)."""
+    # Rows that differ only in what was given are one canvas without it: before the first reveal, all of them.
+    unguided, same = canvas.masked_fill(given, network.mask_id(net)).unique(dim=0, return_inverse=True)
+    states = network.hidden(net, torch.cat([canvas, unguided]))
+    conditional, unconditional = states.split([len(canvas), len(unguided)])
+    row, position = where.nonzero().T
+    chosen = torch.cat([conditional[row, position], unconditional[same[row], position]])
+    conditional, unconditional = network.logits(net, chosen).float().chunk(2)
+    return torch.lerp(unconditional, conditional, 1 + guidance)
+
+
+def _exponential(where, vocab, generators):
+    """Exponential noise (P, V), whose −log is Gumbel's, each row of `where` (A, L) from its own generator."""
+    draws = [
+        torch.empty((count, vocab), dtype=torch.float64, device=where.device).exponential_(generator=generator)
+        for count, generator in zip(where.sum(1).tolist(), generators, strict=True)
+    ]
+    return torch.cat(draws)
+
+
+class LikelihoodBound(NamedTuple):
+    """An estimate (N,) of a lower bound on log p, and its standard error (N,), 0 where it is exact; float64."""
+
+    estimate: torch.Tensor
+    error: torch.Tensor
+
+
+@torch.no_grad()
+def log_likelihood(
+    net,
+    prompts,
+    completions,
+    *,
+    samples,
+    canvas=None,
+    eos=None,
+    batch_size=None,
+    precision="float32",
+    generator=None,
+):
+    """The diffusion bound on log p(completion | prompt) for each pair of lists of ids: a `LikelihoodBound`.
+
+    Of a completion's n tokens k random ones are masked, k uniform over 1 … n; the bound is the mean over such masks of
+    n/k · Σ log p(token | the rest), summed over the masked tokens. For n = 1 it is log p itself. It is estimated from
+    `samples` masks; where no more exist, all are weighed. With `canvas`, rows are filled with `eos` up to that length,
+    as in training. Either way the network sees where the completion ends.
+    """
+    _check_likelihood(prompts, completions, samples, canvas)
+    device = net.get_input_embeddings().weight.device
+    mask = network.mask_id(net)
+    rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+    if canvas:
+        rows = [row + [eos] * (canvas - len(row)) for row in rows]
+    draws = [draw_masks(len(completion), samples, generator=generator) for completion in completions]
+    jobs = [(i, hide) for i, (masks, _) in enumerate(draws) for hide in masks]
+
+    def score(indices):
+        ids, real = batches.pad([rows[jobs[j][0]] for j in indices], mask)
+        where = torch.zeros_like(real)
+        for place, (i, hide) in zip(where, (jobs[j] for j in indices), strict=True):
+            place[len(prompts[i]) : len(prompts[i]) + len(hide)] = hide
+        attended = None if real.all() else real.to(device)
+        states = network.hidden(net, ids.masked_fill(where, mask).to(device), attended)[where.to(device)]
+        each = network.logits(net, states).float().log_softmax(-1).gather(1, ids[where].to(device)[:, None])
+        total = torch.zeros(len(ids), dtype=torch.float64)
+        total.index_add_(0, where.nonzero()[:, 0], each[:, 0].double().cpu())
+        return (total / where.sum(1)).tolist()
+
+    with batches.autocast(device, precision):
+        means = batches.run(score, [len(rows[i]) for i, _ in jobs], batch_size, device)
+    values = torch.tensor(means, dtype=torch.float64).split([len(masks) for masks, _ in draws])
+    estimates, errors = [], []
+    for value, (masks, weight) in zip(values, draws, strict=True):
+        value = value * masks.shape[1]
+        sampled = len(masks) == samples  # or else all there are
+        estimates.append((value * weight).sum())
+        errors.append(value.std() / samples**0.5 if sampled else torch.zeros((), dtype=torch.float64))
+    return LikelihoodBound(*(torch.stack(part) if rows else torch.zeros(0).double() for part in (estimates, errors)))
+
+
+def draw_masks(length, samples, *, generator):
+    """Masks (S, length) that hide k tokens each, k uniform over 1 … length, and the weight (S,) of each.
+
+    The k of the samples are spread evenly (antithetic), which makes for less variance than independence. Fewer than
+    `samples` masks are returned where fewer exist: then they are all of them, and the weights their probabilities.
+    """
+    if 2**length - 1 < samples:
+        masks = torch.arange(1, 2**length)[:, None] >> torch.arange(length) & 1 == 1
+        counts = masks.sum(1)
+        return masks, torch.tensor([1 / (length * math.comb(length, k)) for k in counts.tolist()], dtype=torch.float64)
+    start = torch.rand((), dtype=torch.float64, generator=generator)
+    even = (start + torch.arange(samples, dtype=torch.float64) / samples) % 1
+    counts = (even * length).long().clamp(max=length - 1) + 1
+    masks = torch.rand((samples, length), generator=generator).argsort(1).argsort(1) < counts[:, None]
+    return masks, torch.full((samples,), 1 / samples, dtype=torch.float64)
+
+
+@torch.no_grad()
+def first_token(net, prompts, *, canvas=None, batch_size=None, precision="float32"):
+    """Log-probabilities (N, V) of the token after each prompt, when the canvas after it is masked (None: one mask)."""
+    device = net.get_input_embeddings().weight.device
+    mask = network.mask_id(net)
+    if canvas:
+        _check_room(prompts, canvas)
+    rows = [[*prompt, *[mask] * (canvas - len(prompt) if canvas else 1)] for prompt in prompts]
+
+    def predict(indices):
+        ids, real = batches.pad([rows[i] for i in indices], mask)
+        first = torch.nn.functional.one_hot(torch.tensor([len(prompts[i]) for i in indices]), ids.shape[1]).bool()
+        attended = None if real.all() else real.to(device)
+        states = network.hidden(net, ids.to(device), attended)[first.to(device)]
+        return network.logits(net, states).float().log_softmax(-1).cpu()
+
+    with batches.autocast(device, precision):
+        return torch.stack(batches.run(predict, [len(row) for row in rows], batch_size, device))
+
+
+def _canvases(prompts, given, length, mask):
+    """Canvases (N, L) that hold the prompts and the given tokens, and where these lie (N, L)."""
+    canvas = torch.full((len(prompts), length), mask)
+    fixed = torch.zeros_like(canvas, dtype=torch.bool)
+    for i, prompt in enumerate(prompts):
+        canvas[i, : len(prompt)] = torch.as_tensor(prompt, dtype=torch.long)
+        fixed[i, : len(prompt)] = True
+        for position, token in (given[i] if given else {}).items():
+            canvas[i, position], fixed[i, position] = token, True
+    return canvas, fixed
+
+
+def _check(prompts, canvas, steps, guidance, order, temperature, schedule, block, remasking, given):
+    for name, value in (("steps", steps), ("canvas", canvas), ("block", 1 if block is None else block)):
+        if value < 1 or value != int(value):
+            raise UserError(f"{name} is {value}; it is a whole number from 1 up")
+    for name, value in (("guidance", guidance), ("temperature", temperature)):
+        if not 0 <= value < float("inf"):
+            raise UserError(f"{name} is {value}; it is a number from 0 up")
+    choices = (("order", order, ORDERS), ("schedule", schedule, SCHEDULES), ("remasking", remasking, REMASKINGS))
+    for name, value, known in choices:
+        if value not in known:
+            raise UserError(f"{name} is {value!r}; it is one of {', '.join(known)}")
+    if order == "random" and remasking != "none":
+        raise UserError(f"remasking is {remasking!r} and order 'random'; remasking goes by confidence")
+    if given is not None and len(given) != len(prompts):
+        raise UserError(f"given has {len(given)} entries for {len(prompts)} prompts; each prompt has one")
+    _check_room(prompts, canvas)
+    for i, prompt in enumerate(prompts):
+        number = -(-(canvas - len(prompt)) // (block or canvas))
+        if steps < number:
+            raise UserError(f"prompt {i} leaves {number} blocks of {block} tokens; {steps} steps are too few for them")
+        for position in given[i] if given else ():
+            if not len(prompt) <= position < canvas:
+                raise UserError(f"given[{i}] has position {position}; it lies in {len(prompt)}–{canvas - 1}")
+
+
+def _check_room(prompts, canvas):
+    for i, prompt in enumerate(prompts):
+        if len(prompt) > canvas:
+            raise UserError(f"prompt {i} has {len(prompt)} tokens; the canvas holds {canvas}")
+        if len(prompt) == canvas:
+            raise UserError(f"prompt {i} fills all {canvas} tokens of the canvas; there is no room for an answer")
+
+
+def _check_likelihood(prompts, completions, samples, canvas):
+    if samples < 2:
+        raise UserError(f"samples is {samples}; an estimate with an error needs 2 or more")
+    for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        if not len(completion):
+            raise UserError(f"completion {i} is empty; a likelihood needs a token")
+        if canvas and len(prompt) + len(completion) > canvas:
+            raise UserError(f"row {i} has {len(prompt) + len(completion)} tokens; the canvas holds {canvas}")

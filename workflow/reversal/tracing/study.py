@@ -1,0 +1,352 @@
+"""What is traced: which facts, at which steps, under which corruptions.
+
+A fact is traced when the model answers a question about it. The clean trajectory tells at which step each token of the
+answer appeared: a diffusion network is traced from t1, the step that shows the first of them, to t2, which shows the
+last. The canvas is what the step found, and the score the joint one of the answer tokens still masked there. Guidance
+may shape the trajectory; what is traced is one conditional run of the network. An autoregressive network is given its
+own answer, and each token of it is a step.
+"""
+
+import hashlib
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..common.errors import UserError
+from ..models import network, tokens
+from ..recall import ask, autoregressive, masked
+from . import engine
+from .files import SCORES, FactTrace
+from .vocabulary import NAMES as CORRUPTIONS
+
+# What is restored, and which modules stay corrupted above it.
+KINDS = {
+    "state": ("state", None),
+    "mlp": ("mlp", None),
+    "attn": ("attn", None),
+    "severed_mlp": ("state", "mlp"),
+    "severed_attn": ("state", "attn"),
+}
+TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
+NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
+
+
+class Answered(NamedTuple):
+    """A question that the model answered, and what its canvas held at the steps to trace."""
+
+    row: object  # a facts.Row
+    ids: list  # the prompt and what was generated
+    prompt: int  # tokens of the prompt
+    subject: tuple  # range of tokens
+    answer: tuple  # range of tokens
+    t1: int
+    t2: int
+    steps: list  # those of t1 … t2 to trace
+    canvases: list  # the ids that each of them found
+
+
+def trace_split(
+    net,
+    tokenizer,
+    rows,
+    *,
+    split,
+    canvas,
+    sampling,
+    corruptions,
+    window=1,
+    draws=10,
+    scale=3.0,
+    seed=0,
+    most_steps=3,
+    least_tokens=2,
+    most_facts=None,
+    correct=None,
+    precision="float32",
+    budget=None,
+    job=None,
+):
+    """Trace the facts that the `rows` of one split ask for: a list of `FactTrace`, and the outcome for every fact.
+
+    canvas, sampling: how the model answers, as in `asking.complete_split`; `sampling` is a dict with the rest.
+    corruptions: {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in
+        its place ("mask"), or with another fact's subject of as many tokens ("swap").
+    draws, scale, seed: of the noise, which has `scale` times the standard deviation of the embeddings; each fact draws
+        its own, the same for all its steps.
+    most_steps: how many of t1 … t2 are traced at most, evenly chosen, both ends included.
+    least_tokens: answers of fewer tokens are not traced. most_facts: how many facts are (None: all).
+    correct: which rows the model answers, where that is known for this sampling; otherwise all are asked.
+    window, precision, budget: as in `tracing.restore`.
+
+    The outcomes are a table with columns fact, corruption and outcome.
+    """
+    _check(corruptions, most_steps, draws)
+    if correct is None:
+        completed = ask.complete_split(net, tokenizer, rows, split=split, canvas=canvas, **sampling)
+        correct = [completion["correct"] for completion in completed]
+    chosen = choose(rows, correct)
+    asked = [row for row in chosen.values() if row is not None]
+    answered = {}
+    for found in answer(net, tokenizer, asked, canvas=canvas, sampling=sampling, most_steps=most_steps):
+        if found is not None:
+            answered[found.row.fact] = found
+    outcome = {fact: _outcome(answered.get(fact), least_tokens) for fact in chosen}
+    wanted = [fact for fact in chosen if outcome[fact] == TRACED]
+    outcome |= dict.fromkeys(wanted[most_facts:] if most_facts is not None else (), NOT_NEEDED)
+    wanted = wanted[:most_facts]
+    subjects = _subjects(tokenizer, rows)
+    how = {"window": window, "precision": precision, "budget": budget}
+    progress = job.progress(len(wanted), f"tracing {split}", "facts") if job else None
+    traces, records = [], []
+    for fact in wanted:
+        ways = _ways(net, answered[fact], subjects, corruptions, draws=draws, scale=scale, seed=seed)
+        corrupt = {name: way for name, way in ways.items() if callable(way)}
+        if corrupt:
+            kinds = {name: list(corruptions[name]) for name in corrupt}
+            traces.append(trace_fact(net, tokenizer, answered[fact], corrupt, kinds, **how))
+        records += [(fact, name, TRACED if callable(way) else way) for name, way in ways.items()]
+        if progress:
+            progress.advance()
+    records += [(fact, name, outcome[fact]) for fact in chosen if outcome[fact] != TRACED for name in corruptions]
+    return traces, pd.DataFrame(records, columns=["fact", "corruption", "outcome"])
+
+
+def choose(rows, correct):
+    """One of each fact's answered rows, another template from fact to fact; None for a fact without any."""
+    answered = {}
+    for row, right in zip(rows, correct, strict=True):
+        answered.setdefault(row.fact, []).extend([row] if right else [])
+    return {fact: own[i % len(own)] if own else None for i, (fact, own) in enumerate(answered.items())}
+
+
+def answer(net, tokenizer, rows, *, canvas, sampling, most_steps):
+    """Ask the model once more and keep the trajectories: an `Answered` per row, None where the answer is wrong."""
+    if not rows:
+        return []
+    examples = [tokens.encode(tokenizer, row) for row in rows]
+    prompts = [example.ids[: example.prompt] for example in examples]
+    if network.is_diffusion(net):
+        done = masked.denoise(net, prompts, canvas=canvas, **sampling)
+        generated, shown = done.canvas.tolist(), done.step.tolist()
+    else:
+        room = canvas - min(map(len, prompts))
+        done = autoregressive.complete(net, prompts, new_tokens=room, eos=tokenizer.eos_token_id)
+        generated = [[*prompt, *new][:canvas] for prompt, new in zip(prompts, done.tokens, strict=True)]
+        shown = [range(-len(prompt), canvas - len(prompt)) for prompt in prompts]
+    results = []
+    for i, (row, example) in enumerate(zip(rows, examples, strict=True)):
+        span = locate(tokenizer, generated[i][example.prompt :], row)
+        if span is None:
+            results.append(None)
+            continue
+        place = (example.prompt + span[0], example.prompt + span[1])
+        t1, t2 = min(shown[i][slice(*place)]), max(shown[i][slice(*place)])
+        steps = evenly(t1, t2, most_steps)
+        if network.is_diffusion(net):
+            canvases = [done.entering(step)[i].tolist() for step in steps]
+        else:
+            canvases = [generated[i][: example.prompt + step] for step in steps]
+        results.append(Answered(row, generated[i], example.prompt, example.subject, place, t1, t2, steps, canvases))
+    return results
+
+
+def locate(tokenizer, generated, row):
+    """The range of `generated` ids that hold the row's answer; None where its completion is not among their text."""
+    if tokenizer.eos_token_id in generated:
+        generated = generated[: generated.index(tokenizer.eos_token_id)]
+    decode = partial(tokenizer.decode, skip_special_tokens=True)
+    whole, reference = decode(generated), row.completion.strip()
+    start = whole.lower().find(reference.lower())
+    if start < 0:
+        return None
+    ends = [0, *(len(decode(generated[: i + 1])) for i in range(len(generated)))]
+    start -= len(row.completion) - len(row.completion.lstrip())
+    span = (start + row.answer[0], start + row.answer[1])
+    return tokens.token_range(whole, list(zip(ends, ends[1:], strict=False)), span)
+
+
+def evenly(first, last, most):
+    """At most `most` whole numbers from `first` to `last`, evenly spread, both ends among them."""
+    count = min(most, last - first + 1)
+    return sorted({round(value) for value in np.linspace(first, last, count).tolist()})
+
+
+def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
+    """The `FactTrace` of one answered question.
+
+    `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
+    """
+    masked = network.is_diffusion(net)
+    canvases = found.canvases if masked else found.canvases[-1:]
+    answers = [_still_masked(found, canvas, network.mask_id(net)) for canvas in canvases] if masked else [_next(found)]
+    length = len(canvases[-1])
+    places = [*((place,) for place in range(length)), tuple(range(*found.subject))]
+    problems = {
+        name: [
+            engine.Problem(engine.embed(net, canvas), make(canvas), wanted, places)
+            for canvas, wanted in zip(canvases, answers, strict=True)
+        ]
+        for name, make in corrupt.items()
+    }
+    restored = {name: {} for name in corrupt}  # {corruption: {kind: [Trace at each step]}}
+    for kind in KINDS:
+        owners = [name for name in corrupt if kind in kinds[name]]
+        what, severed = KINDS[kind]
+        together = [problem for name in owners for problem in problems[name]]
+        runs = iter(engine.restore(net, together, kind=what, severed=severed, **how) if together else ())
+        for name in owners:
+            own = [next(runs) for _ in problems[name]]
+            # One run of an autoregressive network predicts the tokens of all steps.
+            restored[name][kind] = (
+                [engine.score(run) for run in own]
+                if masked
+                else [engine.score(own[0], [i]) for i in range(len(found.steps))]
+            )
+    mask = network.mask_id(net) if masked else None
+    return FactTrace(
+        about=_about(tokenizer, found),
+        steps=list(found.steps),
+        roles=[[*roles(found, canvas, length, mask), "whole subject"] for canvas in found.canvases],
+        kinds=kinds,
+        arrays=_arrays(restored, kinds),
+    )
+
+
+def _still_masked(found, canvas, mask):
+    return {place: found.ids[place] for place in range(*found.answer) if canvas[place] == mask}
+
+
+def _next(found):
+    """Each step's token, predicted at the position before it."""
+    return {found.prompt + step - 1: found.ids[found.prompt + step] for step in found.steps}
+
+
+def _about(tokenizer, found):
+    row = found.row
+    return {
+        "fact": row.fact,
+        "template": row.template,
+        "prompt": row.prompt,
+        "reference": row.completion,
+        "tokens": [tokenizer.decode([token]) for token in found.ids],
+        "prompt_tokens": found.prompt,
+        "subject": list(found.subject),
+        "answer": list(found.answer),
+        "t1": found.t1,
+        "t2": found.t2,
+    }
+
+
+def _arrays(restored, kinds):
+    arrays = {}
+    for name, by_kind in restored.items():
+        some = by_kind[kinds[name][0]]
+        for score, prefix in zip(SCORES, ("", "log_"), strict=True):
+            field = partial(_field, prefix)
+            arrays[f"{score}.clean"] = np.array([field(trace, "clean") for trace in some])
+            arrays[f"{score}.{name}.corrupted"] = np.array([field(trace, "corrupted") for trace in some])
+            arrays[f"{score}.{name}.restored"] = np.stack(
+                [[field(trace, "restored").numpy() for trace in by_kind[kind]] for kind in kinds[name]]
+            )
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def _field(prefix, trace, name):
+    return getattr(trace, prefix + name)
+
+
+def roles(found, canvas, length, mask):
+    """The role of each of `length` positions when the network sees `canvas`; None beyond it.
+
+    `mask` is None for an autoregressive network. It reads the answer off the last prompt token: that is what this is,
+    also where the subject ends the prompt.
+    """
+    return [_role(found, place, canvas[place], mask) if place < len(canvas) else None for place in range(length)]
+
+
+def _role(found, place, token, mask):
+    first, end = found.subject
+    if place >= found.prompt:
+        part = "answer" if found.answer[0] <= place < found.answer[1] else "canvas"
+        return f"masked {part}" if token == mask else f"revealed {part}"
+    if mask is None and place == found.prompt - 1:
+        return "last prompt"
+    if first <= place < end:
+        return "last subject" if place == end - 1 else "first subject" if place == first else "middle subject"
+    if place < first:
+        return "prior prompt"
+    if place == found.prompt - 1:
+        return "last prompt"
+    return "first subsequent" if place == end else "further prompt"
+
+
+def _ways(net, found, subjects, corruptions, *, draws, scale, seed):
+    """For each corruption a function from ids to corrupted embeddings, or why there is none."""
+    ways = {}
+    for name in corruptions:
+        if name == "gaussian":
+            digest = hashlib.sha256(f"{seed}/{found.row.fact}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+            noise = engine.draw_noise(net, found.subject, draws, generator=generator, scale=scale)
+            ways[name] = partial(_with_noise, net, found.subject, noise)
+            continue
+        if name == "mask":
+            width = found.subject[1] - found.subject[0]
+            tokens, reason = [network.mask_id(net)] * width if network.is_diffusion(net) else None, NO_MASK
+        else:
+            tokens, reason = swap_partner(found.row, subjects), NO_PARTNER
+        ways[name] = partial(_with_tokens, net, found.subject, tokens) if tokens else reason
+    return ways
+
+
+def _with_noise(net, subject, noise, ids):
+    return engine.add_noise(net, ids, subject, noise)
+
+
+def _with_tokens(net, subject, tokens, ids):
+    return engine.replace_subject(net, ids, subject, tokens)
+
+
+def swap_partner(row, subjects):
+    """The subject's tokens in the next fact's row of the same template that has as many, but others; or None.
+
+    `subjects` has the tokens by template and fact.
+    """
+    of_fact = subjects[row.template]
+    facts = list(of_fact)
+    start = facts.index(row.fact)
+    for other in facts[start + 1 :] + facts[:start]:
+        if len(of_fact[other]) == len(of_fact[row.fact]) and of_fact[other] != of_fact[row.fact]:
+            return of_fact[other]
+    return None
+
+
+def _subjects(tokenizer, rows):
+    subjects = {}
+    for row in rows:
+        example = tokens.encode(tokenizer, row)
+        subjects.setdefault(row.template, {})[row.fact] = example.ids[slice(*example.subject)]
+    return subjects
+
+
+def _outcome(found, least_tokens):
+    if found is None:
+        return NOT_ANSWERED
+    return TOO_SHORT if found.answer[1] - found.answer[0] < least_tokens else TRACED
+
+
+def _check(corruptions, most_steps, draws):
+    for name, kinds in corruptions.items():
+        if name not in CORRUPTIONS:
+            raise UserError(f"corruption {name!r} is unknown; the corruptions are {', '.join(CORRUPTIONS)}")
+        if not kinds:
+            raise UserError(f"corruption {name!r} has no kinds; it needs some of {', '.join(KINDS)}")
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UserError(f"kind {kind!r} of {name!r} is unknown; the kinds are {', '.join(KINDS)}")
+    for name, value in (("most_steps", most_steps), ("draws", draws)):
+        if value < 1:
+            raise UserError(f"{name} is {value}; it is a whole number from 1 up")

@@ -1,0 +1,371 @@
+"""One training loop for both families: deterministic, resumable, on one process or several.
+
+All that is random in a step follows from the seed and the step's number, so a run that was interrupted ends in the same
+weights as one that was not, and several processes that share a batch draw the same noise as one that has it whole.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch.fx.experimental import _config as symbolic_shapes
+
+from ..common.errors import UserError
+from ..common.files import sha256, write_table
+from ..common.jobs import Job, Progress
+from ..data import facts
+from ..models import network, tokens
+from . import objective
+from .recorded import Recorder, unmasked
+
+POOL = 16  # batches shuffled together before their rows are sorted by length
+
+
+class TrainingError(UserError):
+    """A training run that cannot go on."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train: the names and meanings of `training` in the configuration."""
+
+    epochs: int
+    batch: int
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float = 0.1
+    betas: tuple = (0.9, 0.95)
+    clip: float = 1.0
+    final_fraction: float = 0.1
+    width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
+    cut: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
+    compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
+    seed: int = 0
+
+
+def pad(rows, eos, width=0):
+    """Rows of tokens as `ids` (B, T), filled up with end tokens, and `real` (B, T): each row with one end token."""
+    width = max(width, max(map(len, rows)) + 1)
+    ids = torch.full((len(rows), width), eos)
+    real = torch.zeros(ids.shape, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        real[i, : len(row) + 1] = True
+    return ids, real
+
+
+def epoch_batches(lengths, batch, *, seed, epoch):
+    """Row numbers of each batch of an epoch: shuffled, with rows of like length together so that little is padding."""
+    generator = torch.Generator().manual_seed(_mix(seed, "epoch", epoch))
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    batches = []
+    for start in range(0, len(order), POOL * batch):
+        pool = sorted(order[start : start + POOL * batch], key=lambda row: lengths[row])
+        batches += [pool[i : i + batch] for i in range(0, len(pool), batch)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def learning_rate(step, steps, recipe):
+    """Linear warm-up, then a cosine down to `final_fraction` of the peak."""
+    if step < recipe.warmup_steps:
+        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
+    done = (step - recipe.warmup_steps) / max(1, steps - recipe.warmup_steps)
+    low = recipe.final_fraction
+    return recipe.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity="", seconds_between=30.0, job=None):
+    """Train `net` in place on `rows` (lists of tokens without their end); returns the history, one line a step.
+
+    A `text.Cutter` cuts tokens of each batch, at the positions `free` of each row (everywhere, if None). With
+    `checkpoints`, a folder, the run saves itself there and goes on from there; `identity` is what else, besides rows
+    and recipe, the weights depend on.
+    """
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    device = net.get_input_embeddings().weight.device
+    mask_id = network.mask_id(net) if network.is_diffusion(net) else None
+    width = 0 if mask_id is None else recipe.width  # an autoregressive row's padding teaches nothing
+    lengths = [len(row) for row in rows]
+    plan = [
+        (epoch, batch)
+        for epoch in range(recipe.epochs)
+        for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
+    ]
+    recorded = recipe.compile and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
+    optimizer = torch.optim.AdamW(
+        net.parameters(),
+        lr=0.0,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+        capturable=recorded,
+    )
+    store = Checkpoints(checkpoints, fingerprint(net, [rows, free], recipe, identity)) if checkpoints else None
+    history = store.resume(net, optimizer) if store else []
+    if history and job:
+        job.say(f"resumed after step {len(history)}")
+    recorder = Recorder(net, optimizer, recipe.clip) if recorded else None
+    net.train()
+    pending = []  # losses still on the device
+    parts = 1  # in which a batch goes through the network; more where memory is short
+    saved = time.monotonic()
+    label = "autoregressive training" if mask_id is None else "diffusion training"
+    with (
+        _compiled(net, recipe.compile),
+        unmasked(net, recorded),
+        Progress(job or Job(), len(plan), label, "steps", len(history)) as progress,
+    ):
+        began, trained = time.monotonic(), 0
+        for step in range(len(history), len(plan)):
+            epoch, numbers = plan[step]
+            shown = [rows[i] for i in numbers]
+            if cutter:
+                rng = random.Random(_mix(recipe.seed, "cut", step))
+                shown = [cutter(rows[i], rng, None if free is None else free[i]) for i in numbers]
+            ids, real = pad(shown, net.config.eos_token_id, width)
+            if mask_id is None:
+                batch = objective.autoregressive_targets(ids, real)
+            else:
+                generator = torch.Generator().manual_seed(_mix(recipe.seed, "step", step))
+                batch = objective.diffusion_targets(ids, mask_id, generator=generator)
+            share = objective.Targets(*(field[rank::world] for field in batch))
+            rate = learning_rate(step, len(plan), recipe)
+            loss = recorder.step(share, rate) if recorder else None
+            if loss is None:
+                recorder = None
+                loss, parts = _gradients(net, share, device, parts)
+                loss = _step(net, optimizer, loss, rate, recipe.clip, world)
+            trained += len(numbers)
+            pending.append((step, epoch, loss, rate, trained / (time.monotonic() - began)))
+            last = step + 1 == len(plan)
+            due = store and time.monotonic() - saved >= seconds_between
+            if last or due or len(pending) == 10:
+                history += _read(pending, plan)
+                progress.advance(len(pending), loss=f"{history[-1]['loss']:.3f}", rows_per_s=f"{pending[-1][4]:.0f}")
+                pending = []
+            if due and not last:
+                if rank == 0:
+                    store.save(net, optimizer, history)
+                saved = time.monotonic()
+    net.eval()
+    return pd.DataFrame(history)
+
+
+@contextmanager
+def _compiled(net, wanted):
+    """Within it, where `wanted`, one compiled program serves all of the network's blocks, and rows of any length."""
+    if wanted and not any(map(shutil.which, filter(None, [os.getenv("CC"), "cc", "gcc", "clang"]))):
+        raise TrainingError("training.compile is true, but there is no C compiler (cc, gcc, clang, or what CC names)")
+    blocks = network.layers(net) if wanted else []
+    for block in blocks:
+        block.forward = torch.compile(block.forward, dynamic=True)
+    try:
+        # Sizes that happen to be equal, as 64 rows and heads of 64 numbers, would else be taken for one.
+        with symbolic_shapes.patch(use_duck_shape=False):
+            yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+def _gradients(net, batch, device, parts):
+    """Leave the batch's gradients in the network; returns the loss, still on the device, and in how many parts it went.
+
+    The weights of a batch's positions sum over its parts, so parts change the result by no more than rounding.
+    """
+    while True:
+        try:
+            total = torch.zeros((), device=device)
+            for part in range(min(parts, len(batch.inputs))):
+                piece = objective.Targets(*(field[part::parts] for field in batch))
+                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+                    loss = objective.loss(net, piece)
+                loss.backward()
+                total = total + loss.detach()
+            return total, parts
+        except torch.OutOfMemoryError:
+            if parts >= len(batch.inputs):
+                raise
+        # Out here, since the exception keeps the failed batch's tensors alive.
+        net.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        parts *= 2
+
+
+def _step(net, optimizer, loss, rate, clip, world):
+    """One update with the gradients that are there; returns the loss summed over processes."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    if world > 1:
+        for parameter in net.parameters():
+            if parameter.grad is None:  # the batch had no row for this process
+                parameter.grad = torch.zeros_like(parameter)
+        for tensor in [loss, *(p.grad for p in net.parameters())]:
+            dist.all_reduce(tensor)
+    torch.nn.utils.clip_grad_norm_(net.parameters(), clip, foreach=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss
+
+
+def _read(pending, plan):
+    """History lines of the steps since the last call; a loss that is not a number ends the run here."""
+    losses = torch.stack([loss for _, _, loss, _, _ in pending]).tolist()
+    for (step, epoch, *_), loss in zip(pending, losses, strict=True):
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"loss is {loss} at step {step} (epoch {epoch}, rows {plan[step][1]}); "
+                "lower training.learning_rate or look at those rows. The last checkpoint before it is kept"
+            )
+    return [
+        {"step": step, "epoch": epoch, "loss": loss, "learning_rate": rate, "rows_per_second": round(speed, 1)}
+        for (step, epoch, _, rate, speed), loss in zip(pending, losses, strict=True)
+    ]
+
+
+def fingerprint(net, rows, recipe, identity):
+    """A hash of all that a run's weights follow from."""
+    told = json.dumps([net.config.to_diff_dict(), dataclasses.asdict(recipe), identity, rows], default=str)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+class Checkpoints:
+    """Snapshots of a run in a folder: the newest two are kept, each with hashes, so that a torn one is noticed."""
+
+    def __init__(self, folder, owner):
+        self.folder, self.owner = Path(folder), owner
+
+    def save(self, net, optimizer, history):
+        """Add a snapshot, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=self.folder))
+        try:
+            save_file({name: p.detach().contiguous() for name, p in net.named_parameters()}, draft / "net.safetensors")
+            save_file(_moments(net, optimizer), draft / "optimizer.safetensors")
+            files = {file.name: sha256(file) for file in draft.iterdir()}
+            (draft / "state.json").write_text(json.dumps({"owner": self.owner, "files": files, "history": history}))
+            os.replace(draft, self.folder / f"step_{len(history):08d}")
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        for old in self.snapshots()[2:]:
+            shutil.rmtree(old)
+
+    def snapshots(self):
+        """Snapshot folders, newest first."""
+        return sorted(self.folder.glob("step_*"), reverse=True)
+
+    def resume(self, net, optimizer):
+        """Load the newest whole snapshot of this very run; returns its history ([] where there is none)."""
+        for draft in self.folder.glob(".draft-*"):  # of a process that was killed while it saved
+            shutil.rmtree(draft, ignore_errors=True)
+        for snapshot in self.snapshots():
+            state = self._whole(snapshot)
+            if state is None:
+                shutil.rmtree(snapshot, ignore_errors=True)  # another process may be at it
+                continue
+            device = net.get_input_embeddings().weight.device
+            weights = load_file(snapshot / "net.safetensors")
+            moments = load_file(snapshot / "optimizer.safetensors")
+            with torch.no_grad():
+                for name, parameter in net.named_parameters():
+                    parameter.copy_(weights[name])
+                    optimizer.state[parameter] = {
+                        kind: moments[f"{kind}/{name}"].to("cpu" if kind == "step" and device.type == "cpu" else device)
+                        for kind in ("step", "exp_avg", "exp_avg_sq")
+                    }
+            return state["history"]
+        return []
+
+    def _whole(self, snapshot):
+        try:
+            state = json.loads((snapshot / "state.json").read_text())
+            whole = all(sha256(snapshot / name) == expected for name, expected in state["files"].items())
+            return state if whole and state["owner"] == self.owner else None
+        except (OSError, ValueError, KeyError, SafetensorError):
+            return None
+
+
+def _moments(net, optimizer):
+    return {
+        f"{kind}/{name}": optimizer.state[parameter][kind].contiguous()
+        for name, parameter in net.named_parameters()
+        for kind in ("step", "exp_avg", "exp_avg_sq")
+    }
+
+
+def _mix(*parts):
+    """A 60-bit seed from words and numbers."""
+    return int(hashlib.sha256(repr(parts).encode()).hexdigest()[:15], 16)
+
+
+def run(task, *, processes=1, job=None):
+    """Fine-tune on `processes` processes.
+
+    A `task` holds the model folder `base`, the file of `rows`, the `recipe`, where to leave the model (`output`) and
+    the CSV file `history`, and a folder for `checkpoints`, saved every `checkpoint_seconds`. It can be written as JSON.
+    """
+    if processes == 1:
+        _work(task, job)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "task.json"
+        file.write_text(json.dumps(task))
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        done = subprocess.run([*launcher, "-m", __spec__.name, str(file)], check=False)
+        if done.returncode:
+            raise TrainingError(f"training on {processes} processes failed; its messages stand above")
+
+
+def _work(task, job):
+    device = network.default_device()
+    if dist.is_initialized() and device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    net, tokenizer = network.load(task["base"], device=device)
+    recipe = Recipe(**task["recipe"])
+    examples = [tokens.encode(tokenizer, row) for row in facts.read(task["rows"])]
+    history = fit(
+        net,
+        [example.ids for example in examples],
+        recipe,
+        cutter=tokens.Cutter(tokenizer, recipe.cut) if recipe.cut else None,
+        free=[tokens.around(example) for example in examples],
+        checkpoints=task["checkpoints"],
+        identity=network.checksums(task["base"]),
+        seconds_between=task["checkpoint_seconds"],
+        job=job,
+    )
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        network.save(net, tokenizer, task["output"])
+        write_table(history, task["history"])
+        shutil.rmtree(task["checkpoints"], ignore_errors=True)
+
+
+def main():
+    """Entry of each process that `torch.distributed.run` starts."""
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        _work(json.loads(Path(sys.argv[1]).read_text()), None)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
