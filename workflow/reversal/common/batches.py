@@ -10,13 +10,12 @@ SIZES = {"cpu": 50, "cuda": 512}  # small batches stay in a CPU's cache, large o
 PRECISIONS = ("float32", "bfloat16")
 
 
-def run(rows, lengths, size, device):
+def run(rows, lengths, device):
     """The results of `rows(indices)`, one per index, for batches of rows alike in length; in the order of `lengths`.
 
-    `size` is the most rows a batch has (None: what suits the device). A batch that runs out of GPU memory is run again
-    in halves.
+    A batch that runs out of GPU memory is run again in halves.
     """
-    size = size or SIZES.get(device.type, SIZES["cuda"])
+    size = SIZES.get(device.type, SIZES["cuda"])
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     share = math.ceil(len(order) / max(1, math.ceil(len(order) / size)))  # batches of one size, the last maybe less
     results = [None] * len(order)

@@ -33,7 +33,7 @@ def tracing(evidence):
     table, outcomes = evidence.tables["causal_trace"], evidence.tables["traced_facts"]
     table = table[table.step.isna() & (table.score == "probability")]
     present = list(outcomes.corruption.unique())
-    main = vocabulary.main(present)
+    main = vocabulary.leading(present)
     found = {"corruption": main, "corruptions": present, "models": {}}
     for model in evidence.families:
         asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]

@@ -6,10 +6,8 @@ import pandas as pd
 from ..common import intervals
 from ..common.errors import UserError
 from ..data.facts import SPLITS
-from . import vocabulary
-from .files import ROLES, SCORES
+from .vocabulary import CORRUPTIONS, ROLES, SCORES, STAGES, leading
 
-STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
 KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]
 COLUMNS = [*KEYS, "n", "mean", "ci_low", "ci_high"]
 
@@ -43,7 +41,7 @@ def aggregate(traces, *, model, seed, split):
     `step` are about that step; rows without are about the `stage`, "all" being all steps of a fact. n counts facts.
     """
     frames = []
-    for corruption in vocabulary.NAMES:
+    for corruption in CORRUPTIONS:
         own = [trace for trace in traces if corruption in trace.kinds]
         for score in SCORES if own else ():
             effects = [effects_by_role(trace, corruption, score) for trace in own]
@@ -101,7 +99,7 @@ def peak_layer(table, *, corruption=None, score="probability", role="last subjec
     The corruption, unless one is named, is the table's leading one. `where` gives columns and values, such as
     model="mdm", direction="p2d". Rows of several splits or seeds are weighted by their facts.
     """
-    corruption = corruption or vocabulary.main(table.corruption)
+    corruption = corruption or leading(table.corruption)
     where = {"kind": "mlp", "corruption": corruption, "score": score, "role": role, "stage": stage, **where}
     rows = table[table.step.isna()]
     for column, value in where.items():
