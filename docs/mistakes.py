@@ -100,7 +100,11 @@ CONFIGURATIONS = [
     (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
     (["keyvalue", "search", "decay"], -1, "keyvalue.search.decay is -1; allowed: a number from 0 up"),
     (["edits", "layers"], [-1], "edits.layers is [-1]; allowed: all, peak, or a list of layers from 0 up"),
-    (["tracing", "sampling_steps"], 5, "tracing.sampling_steps is 5; allowed: one of sampling.steps (1, 2, 4, 8, 16, 32)"),
+    (
+        ["tracing", "sampling_steps"],
+        5,
+        "tracing.sampling_steps is 5; allowed: one of sampling.steps (1, 2",
+    ),
     (["tracing", "splits"], ["p2d"], "tracing.splits[0] is 'p2d'; allowed: p2d_same"),
 ]
 
@@ -225,7 +229,7 @@ HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors",
 FILES = [
     ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it; a list has"),
     ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; each"),
-    ("a word list that is not there", lambda f: generated.read_words(f), "first_names.txt: No such file"),
+    ("a word list that is not there", lambda f: generation.read_words(f), "first_names.txt: No such file"),
     ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
     (
         "more people than names",
