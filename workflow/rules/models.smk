@@ -5,6 +5,7 @@ rule base_bundled:
     """Start from a tiny base that ships with the project."""
     input:
         folder=lambda wildcards: local(config["models"][wildcards.model]["bundled"]),
+        code=library("base"),
     output:
         directory("<results>/models/{model}/base"),
     log:

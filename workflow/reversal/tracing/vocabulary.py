@@ -39,7 +39,6 @@ ROLES = (
 )
 SCORES = ("probability", "log_probability")
 STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
-PRECISIONS = ("float32", "tf32", "float16", "bfloat16")  # of restored runs
 # Why a fact was traced or not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
