@@ -325,37 +325,6 @@ def test_revealed_answers_have_no_role_before_there_are_any(spoken, table):
     assert "revealed answer" in set(table[table.stage == "last"].role)
 
 
-def frame(means, n=1, **fixed):
-    fixed = {
-        "kind": "mlp",
-        "corruption": "gaussian",
-        "score": "probability",
-        "role": "last subject",
-        "stage": "all",
-    } | fixed
-    rows = [{**fixed, "step": pd.NA, "layer": layer, "mean": mean, "n": n} for layer, mean in enumerate(means)]
-    return pd.DataFrame(rows).astype({"step": "Int64", "layer": "Int64"})
-
-
-def test_the_peak_layer_is_where_mlps_bring_most_back_at_the_last_subject_token():
-    table = pd.concat(
-        [
-            frame([0.1, 0.3, 0.2], model="mdm"),
-            frame([0.9, 0.0, 0.0], model="ar"),
-            frame([0.9, 0.0, 0.0], model="mdm", role="first subject"),
-            frame([0.9, 0.0, 0.0], model="mdm", kind="attn"),
-        ]
-    )
-    assert trace_tables.peak_layer(table, model="mdm") == 1
-    with pytest.raises(ValueError, match="model other"):
-        trace_tables.peak_layer(table, model="other")
-
-
-def test_the_peak_layer_weights_splits_by_their_facts():
-    table = pd.concat([frame([0.0, 0.4], n=1, model="m"), frame([0.3, 0.0], n=9, model="m")])
-    assert trace_tables.peak_layer(table, model="m") == 0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

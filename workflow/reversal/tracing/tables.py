@@ -1,12 +1,12 @@
-"""Traces over many facts: mean effects by token role, layer and step, with intervals, and the layer where MLPs peak."""
+"""Traces over many facts: mean effects by token role, layer and step, with intervals."""
 
 import numpy as np
 import pandas as pd
 
 from ..common import intervals
-from ..common.errors import UserError
 from ..data.facts import SPLITS
-from .vocabulary import CORRUPTIONS, ROLES, SCORES, STAGES, leading
+from .effects import effects_by_role, mean
+from .vocabulary import CORRUPTIONS, ROLES, SCORES, STAGES
 
 KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]
 COLUMNS = [*KEYS, "n", "mean", "ci_low", "ci_high"]
@@ -22,15 +22,6 @@ def stages(trace):
     t1, t2 = trace.about["t1"], trace.about["t2"]
     names = {t1: "first", t2: "last"} if t1 != t2 else {t1: "only"}
     return [names.get(step, "middle") for step in trace.steps]
-
-
-def effects_by_role(trace, corruption, score):
-    """Indirect effects (kinds, S, roles, L), means over a role's positions; NaN where a step has none."""
-    corrupted = trace.arrays[f"{score}.{corruption}.corrupted"]
-    effects = trace.arrays[f"{score}.{corruption}.restored"].astype(float) - corrupted[:, None, None]
-    member = np.array(trace.roles)[:, None] == np.array(ROLES)[:, None]  # (S, roles, P)
-    with np.errstate(invalid="ignore"):
-        return np.einsum("kspl,srp->ksrl", effects, member) / member.sum(-1)[:, :, None]
 
 
 def aggregate(traces, *, model, seed, split):
@@ -69,8 +60,8 @@ def _tables(values, traces, axes):
     steps = sorted({step for trace in traces for step in trace.steps})
     for value, trace in zip(values, traces, strict=True):
         stage = np.array(stages(trace))
-        by_stage.append([_mean(value[stage == name]) for name in STAGES] + [_mean(value)])
-        by_step.append([_mean(value[np.array(trace.steps) == step]) for step in steps])
+        by_stage.append([mean(value[stage == name]) for name in STAGES] + [mean(value)])
+        by_step.append([mean(value[np.array(trace.steps) == step]) for step in steps])
     return [
         _table(by_stage, {"stage": [*STAGES, "all"], "step": [pd.NA], **axes}),
         _table(by_step, {"stage": ["all"], "step": steps, **axes}),
@@ -84,28 +75,3 @@ def _table(values, axes):
     index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
     parts = {"n": (~np.isnan(values)).sum(0), "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
     return pd.DataFrame({name: part.ravel() for name, part in parts.items()}, index=index).reset_index()
-
-
-def _mean(values):
-    """The mean over the first axis of what is not NaN; NaN where nothing is."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0).sum(0) / known.sum(0)
-
-
-def peak_layer(table, *, corruption=None, score="probability", role="last subject", stage="all", **where):
-    """The layer whose MLPs have the largest mean effect at the last subject token, over all rows that match `where`.
-
-    The corruption, unless one is named, is the table's leading one. `where` gives columns and values, such as
-    model="mdm", direction="p2d". Rows of several splits or seeds are weighted by their facts.
-    """
-    corruption = corruption or leading(table.corruption)
-    where = {"kind": "mlp", "corruption": corruption, "score": score, "role": role, "stage": stage, **where}
-    rows = table[table.step.isna()]
-    for column, value in where.items():
-        rows = rows[rows[column] == value]
-    if rows.empty:
-        asked = ", ".join(f"{column} {value}" for column, value in where.items())
-        raise UserError(f"the table of traces has no rows with {asked}; was any fact traced?")
-    total = (rows["mean"] * rows.n).groupby(rows.layer).sum() / rows.groupby("layer").n.sum()
-    return int(total.idxmax())
