@@ -109,8 +109,8 @@ def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tok
     table = completion_files.read(tmp_path / "a.jsonl", model="ar", seed=3)
     assert list(table.columns) == ["model", "seed", *found[0]]
     assert table.generation.tolist() == [c["generation"] for c in found]
-    assert completion_files.answered(table, split="p2d_same", steps=4) == table.correct.tolist()
-    assert completion_files.answered(table, split="d2p_same", steps=4) is None
+    assert [c["ids"] for c in completion_files.of(table, split="p2d_same", steps=4)] == [c["ids"] for c in found]
+    assert completion_files.of(table, split="d2p_same", steps=4) == []
     completion_files.write([], tmp_path / "none.jsonl")
     none = completion_files.read(tmp_path / "none.jsonl", model="ar", seed=3)
     assert len(none) == 0 and list(none) == list(table)

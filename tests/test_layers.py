@@ -42,7 +42,7 @@ def from_the_table(traces_by_split):
     """The peaks as the table of all traces gives them: rows of several splits weighted by their facts."""
     tables = [trace_tables.aggregate(some, model="m", seed=1, split=split) for split, some in traces_by_split.items()]
     table = pd.concat([table for table in tables if len(table)] or tables)
-    where = {"kind": "mlp", "corruption": vocabulary.main(table.corruption), "score": "probability"}
+    where = {"kind": "mlp", "corruption": vocabulary.leading(table.corruption), "score": "probability"}
     where |= {"role": "last subject", "stage": "all"}
     rows = table[table.step.isna()]
     for column, value in where.items():
