@@ -1,59 +1,28 @@
-"""`python -m docs.readme` puts what studies found and cost into README.md, between its marks."""
+"""`python -m docs.readme` puts what studies found into README.md, its picture beside it, and costs into costs.md."""
 
-import html
 import json
 import os
 import platform
-import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
 
-from reversal.paper import post, tables
+from reversal.models.families import FAMILIES
+from reversal.paper import tables
 
 from . import keep
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ROOT / "results/default/tables"
+RESULTS = ROOT / "results"
 KEPT = {  # {folder: what its results were made with}
     file.parent: json.loads(file.read_text(encoding="utf-8"))
     for file in sorted((ROOT / "paper/reference").glob("*/provenance.json"))
 }
-DATA = {True: "Generated data", False: "The data of Berglund et al. (2023)"}
+DATA = {True: "generated people", False: "Berglund et al.'s people"}
 SPLITS = tables.BY_QUESTION
-
-
-def percent(row):
-    return f"{100 * row.accuracy:.0f} ({100 * row.cluster_low:.0f}–{100 * row.cluster_high:.0f})"
-
-
-def by_steps(scaling, cell):
-    """A table of recall by model and number of steps, a column a split: `cell(steps, split, its rows)`."""
-    head = "| model, steps | name, trained | name, reversed | description, trained | description, reversed |"
-    lines = [head, "|---|---|---|---|---|"]
-    for (model, steps), rows in scaling.groupby(["model", "steps"], dropna=False, sort=False):
-        cells = [cell(steps, split, rows[rows.split == split]) for split in SPLITS]
-        label = f"{model}, {steps:.0f}" if pd.notna(steps) else f"{model}, token by token"
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def recall(scaling):
-    """Recall in percent, with intervals."""
-    return by_steps(scaling, lambda steps, split, rows: percent(rows.iloc[0]))
-
-
-def replicated(scaling):
-    """The same for a replication, at 16 steps."""
-    table = recall(scaling[scaling.steps.isna() | (scaling.steps == 16)])
-    return f"With other people and another seed of training (`studies/replication.yaml`):\n\n{table}"
-
-
-def sentences(numbers):
-    """What a run found besides recall, in the post's words."""
-    told = post.environment(ROOT / "paper").get_template("findings.md.j2").render(numbers)
-    lines = (line.strip() for line in html.unescape(told).replace("\xa0", " ").splitlines())
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+HEAD = """| | name, as taught | **name, in reverse** | description, as taught | **description, in reverse** |
+|---|---|---|---|---|"""
 
 
 def costs(measured):
@@ -91,57 +60,58 @@ STAGES = {
 }
 
 
+def rows(scaling, study, name):
+    """Lines of the table: each model's recall in percent at the most steps, with its interval."""
+    lines = []
+    for model in study["models"]:
+        own = scaling[scaling.model == model["name"]]
+        own = own[own.steps.isna() | (own.steps == own.steps.max())]
+        how = "token by token" if own.steps.isna().all() else f"{own.steps.max():.0f} steps"
+        cells = [percent(own[own.split == split].iloc[0]) for split in SPLITS]
+        who = f"{FAMILIES[model['family']].short}, {how}; {name}"
+        lines.append(f"| {who} | {' | '.join(cells)} |")
+    return lines
+
+
+def percent(row):
+    return f"{100 * row.accuracy:.0f} ({100 * row.cluster_low:.0f}–{100 * row.cluster_high:.0f})"
+
+
+def smdm():
+    """The line of SMDM's own values, as its authors published them."""
+    known = pd.read_csv(ROOT / "paper/table3.csv").sort_values("steps").iloc[-1]
+    cells = " | ".join(f"{known[split]:.0f}" for split in SPLITS)
+    return f"| MDM, {known.steps:.0f} steps; SMDM-1028M as published, the same people | {cells} |"
+
+
 def findings():
-    """The block about the default study."""
-    table = recall(pd.read_csv(TABLES / "step_scaling.csv"))
-    told = [f"Percent of the prompts answered exactly, with the 95% interval over facts:\n\n{table}"]
-    again = ROOT / "results/replication/tables/step_scaling.csv"
-    if again.is_file():
-        told.append(replicated(pd.read_csv(again)))
-    told.append(sentences(keep.told(TABLES.parent / "paper/numbers.json")))
-    ending = "These are tiny networks and generated people. `make readme` writes this section from `results/default`."
-    return "\n\n".join(["## What the default study finds", *told, ending])
+    """Recall in every run that is here or kept, as one table."""
+    lines = []
+    for folder in (RESULTS / name for name in ("default", "replication")):
+        if (folder / "paper/numbers.json").is_file():
+            study = keep.told(folder / "paper/numbers.json")["study"]
+            name = "this study" if folder.name == "default" else "other people, another seed"
+            lines += rows(pd.read_csv(folder / "tables/step_scaling.csv"), study, name)
+    remarks = []
+    for folder, made in KEPT.items():
+        if (folder / "numbers.json").is_file():
+            study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
+            told = f"{study['largest'] / 1e6:.0f} million parameters, {DATA[study['generated']]}"
+            lines += rows(pd.read_csv(folder / "step_scaling.csv"), study, told)
+            lines += [] if study["generated"] else [smdm()]
+            remarks += [f"`{made['study']}`: {made['caveat']}"] if "caveat" in made else []
+    about = "Percent of the questions whose answer contains the reference, with 95% intervals over facts:"
+    return "\n\n".join([about, "\n".join([HEAD, *lines]), *remarks])
 
 
 def expenses():
-    """The block about time and memory: of the default study, and of the runs kept with the paper."""
+    """The page about time and memory: of the default study, and of the runs kept with the paper."""
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
-    told = [about, costs(keep.costs(TABLES.parent))]
+    told = ["# What it costs", about, costs(keep.costs(RESULTS / "default"))]
     for folder, made in KEPT.items():
         remark = f", {made['remark']}" if "remark" in made else ""
         told += [f"{made['study']}, on {made['hardware']}{remark}:", costs(pd.read_csv(folder / "costs.csv"))]
-    return "\n\n".join(told)
-
-
-def larger():
-    """The block about the runs kept with the paper: what they find, recall beside the published where it can."""
-    published = pd.read_csv(ROOT / "paper/table3.csv").set_index("steps")
-    told = []
-    for folder, made in KEPT.items():
-        if not (folder / "numbers.json").is_file():
-            continue
-        numbers = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))
-        study, scaling = numbers["study"], pd.read_csv(folder / "step_scaling.csv")
-        seeds = "one seed" if len(study["seeds"]) == 1 else f"{len(study['seeds'])} seeds"
-        known = "" if study["generated"] else " of SMDM-1028M as published /"
-        told.append(
-            f"## What `{made['study']}` finds\n\n{DATA[study['generated']]}, networks of {study['largest']:,} "
-            f"parameters, {seeds}; {made['hardware']}, {made['date']}, commit {made['commit']}. "
-            f"{made.get('caveat', '')}\n\nRecall in percent,{known} of ours with 95% intervals:"
-        )
-        told.append(recall(scaling) if study["generated"] else beside(scaling, published))
-        told.append(sentences(numbers))
-    return "\n\n".join(told)
-
-
-def beside(scaling, published):
-    """Recall in percent beside the published one."""
-
-    def cell(steps, split, rows):
-        known = f"{published.loc[steps, split]:.0f}" if steps in published.index else "–"
-        return f"{known} / {percent(rows.iloc[0])}"
-
-    return by_steps(scaling, cell)
+    return "\n\n".join([*told, "`make readme` writes this page.\n"])
 
 
 def between(readme, name, content):
@@ -153,7 +123,6 @@ def between(readme, name, content):
 
 if __name__ == "__main__":
     file = ROOT / "README.md"
-    readme = file.read_text(encoding="utf-8")
-    for name, tell in (("results", findings), ("larger", larger), ("costs", expenses)):
-        readme = between(readme, name, tell())
-    file.write_text(readme, encoding="utf-8")
+    file.write_text(between(file.read_text(encoding="utf-8"), "results", findings()), encoding="utf-8")
+    (ROOT / "docs/costs.md").write_text(expenses(), encoding="utf-8")
+    shutil.copyfile(RESULTS / "default/figures/step_scaling.png", ROOT / "docs/recall.png")

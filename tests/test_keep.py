@@ -10,9 +10,8 @@ from rendering import make
 from benchmarks import full_size
 from docs import keep, readme
 from reversal.common import configuration
-from reversal.models import network, tokens
+from reversal.models import network, smdm, tokens
 from reversal.paper import write
-from reversal.training import bases
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 
@@ -62,30 +61,25 @@ def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_p
     keep.keep(results, folder, config=config, commit="abc", costs_of="random weights")
     assert {file.name for file in folder.iterdir()} == {"costs.csv", "provenance.json"}
     monkeypatch.setattr(readme, "KEPT", {folder: json.loads((folder / "provenance.json").read_text())})
-    monkeypatch.setattr(readme, "TABLES", results / "tables")
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    results.rename(tmp_path / "default")
     assert "random weights, on " in readme.expenses()
-    assert readme.larger() == ""
+    assert "parameters" not in readme.findings()
 
 
-def test_published_values_stand_before_ours_in_the_readme(kept):
-    published = pd.DataFrame({"steps": [4], **{split: [97.6] for split in readme.SPLITS}}).set_index("steps")
-    table = readme.beside(pd.read_csv(kept / "step_scaling.csv"), published)
-    assert "| mdm, 4 | 98 / 100 (95–100) | 98 / 90 (85–95) | 98 / 100 (95–100) | 98 / 90 (85–95) |" in table
-    assert "| ar, token by token | – / 100 (95–100) | – / 0 (0–5) | – / 100 (95–100) | – / 0 (0–5) |" in table
-
-
-def test_the_readme_tells_a_kept_run_in_the_post_s_words_and_sets_only_published_data_beside_smdm(kept, monkeypatch):
+def test_the_readme_s_table_has_all_runs_and_sets_only_published_data_beside_smdm(
+    kept, run, tmp_path, monkeypatch
+):
     monkeypatch.setattr(readme, "KEPT", {kept: json.loads((kept / "provenance.json").read_text())})
-    told = readme.larger()
-    numbers = json.loads((kept / "numbers.json").read_text())
-    assert numbers["study"]["generated"] and "SMDM" not in told
-    traced = numbers["tracing"]["models"]["mdm"]["facts"]["p2d_reverse"]["traced"]
-    assert f"- MDM, names asked in reverse ({traced} facts): hiding the subject costs" in told
-    assert "**Symmetry.** In the MDM, " in told and "**Edits.** In the MDM, " in told
-    assert "&" not in told
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    run[0].rename(tmp_path / "default")
+    told, numbers = readme.findings(), json.loads((kept / "numbers.json").read_text())
+    assert "| MDM, 4 steps; this study | 100 (95–100) | 90 (85–95) | 100 (95–100) | 90 (85–95) |" in told
+    assert "| AR, token by token; this study | 100 (95–100) | 0 (0–5) | 100 (95–100) | 0 (0–5) |" in told
+    assert "million parameters, generated people" in told and numbers["study"]["generated"] and "SMDM" not in told
     numbers["study"]["generated"] = False
     (kept / "numbers.json").write_text(json.dumps(numbers))
-    assert "of SMDM-1028M as published / of ours" in readme.larger()
+    assert "| MDM, 32 steps; SMDM-1028M as published, the same people | 98 | 90 | 43 | 30 |" in readme.findings()
 
 
 def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are(tmp_path):
@@ -106,7 +100,7 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
     for name, started in config["models"].items():
         causal = started["family"] == "autoregressive"
         full_size.write_weights(tmp_path / f"{name}.safetensors", causal=causal, seed=1, shape=TINY)
-        bases.lit_gpt(tmp_path / name, causal=causal, **started["lit_gpt"])
+        smdm.convert(tmp_path / name, causal=causal, **started["lit_gpt"])
         net, tokenizer = network.load(tmp_path / name, device="cpu")
         assert network.is_diffusion(net) != causal and network.vocab(net) == len(tokenizer) == TINY["vocab"]
         assert tokenizer.decode(tokenizer(texts[0])["input_ids"]) == texts[0]
