@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
 from reversal.common.errors import UserError
-from reversal.paper import bibliography, explorer, findings, markdown, provenance, wording, write
+from reversal.paper import bibliography, explorer, findings, markdown, phrases, provenance, write
 
 
 class Reader(HTMLParser):
@@ -63,14 +63,14 @@ def squeezed(text):
 @settings(deadline=None, max_examples=200)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"])))
 def test_text_of_data_is_text_in_markdown_and_html(value):
-    rendered = Reader(markdown.parser().renderInline(str(wording.text("x" + value + "x"))))
+    rendered = Reader(markdown.parser().renderInline(str(phrases.text("x" + value + "x"))))
     assert {tag for tag, _ in rendered.elements} <= {"span"}
     assert squeezed(rendered.text) == squeezed("x" + value + "x")
 
 
 @given(st.text(min_size=1))
 def test_liquid_finds_nothing_in_text_of_data(value):
-    assert "{" not in wording.text(value) and "{" not in wording.attribute(value)
+    assert "{" not in phrases.text(value) and "{" not in phrases.attribute(value)
 
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
@@ -81,7 +81,7 @@ def test_json_within_a_script_can_not_end_it_and_stays_what_it_is(value):
 
 @given(st.floats(0, 1), st.integers(0, 2))
 def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
-    shown = str(wording.percent(share, digits))
+    shown = str(phrases.percent(share, digits))
     assert (shown == f"{0:.{digits}f}%") <= (share == 0)
     assert (shown == f"{100:.{digits}f}%") <= (share == 1)
 
@@ -89,7 +89,7 @@ def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
 @pytest.mark.parametrize("value", [0.25, None, True, {}.clear, {}])
 def test_what_is_not_rounded_or_not_there_can_not_be_printed(value):
     with pytest.raises(TypeError):
-        wording.printed(value)
+        phrases.printed(value)
 
 
 @given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1))
@@ -329,7 +329,7 @@ def test_both_conventions_have_the_same_numbers_for_each_test_file(html):
 
 def test_published_values_stand_beside_ours_where_the_data_are_the_published_ones(tmp_path):
     given = make(tmp_path, source="published")
-    given.evidence.published = str(tmp_path / "published.csv")
+    given.sources.published = str(tmp_path / "published.csv")
     (tmp_path / "published.csv").write_text("steps,d2p_same,d2p_reverse,p2d_same,p2d_reverse\n4,91.3,0,2.5,40.25\n")
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
     table = text.split('id="table-recall"')[1].split("</table>")[0]
@@ -425,4 +425,4 @@ def test_the_fingerprint_tells_configurations_apart():
     ],
 )
 def test_sizes_are_told_roughly_in_words(value, words):
-    assert wording.rounded(value) == words
+    assert phrases.rounded(value) == words

@@ -8,7 +8,7 @@ import numpy as np
 from ..data.facts import SPLITS
 from ..figures.denoising import answer_places
 from ..figures.style import is_end
-from . import evidence
+from . import sources
 
 MOST_BYTES = 3_000_000
 KINDS = {
@@ -32,7 +32,7 @@ def build(families, people, completions, traces, *, steps, most_facts, most_byte
     of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`. Each model and split has up to
     `most_facts` people, traced ones first; fewer, where that many would not fit.
     """
-    labels = evidence.labels(families)
+    labels = sources.labels(families)
     asked = {
         name: QUESTIONS[split.trained].format(asks=split.asks)
         for name, split in SPLITS.items()

@@ -1,10 +1,10 @@
-"""Numbers about where a fact is recalled from, what its keys and values share, and what an edit of one does."""
+"""Numbers about where a fact is recalled from: what hiding its subject costs, and what brings the answer back."""
 
 import math
 
 import pandas as pd
 
-from ..data.facts import RECALL_SPLITS, SPLITS
+from ..data.facts import RECALL_SPLITS
 from ..tracing import vocabulary
 from .findings import difference, judged, over_seeds
 
@@ -15,27 +15,17 @@ SEVERED = ("severed_mlp", "severed_attn")
 # The same question about people who were taught the other way round.
 PAIRS = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
 QUESTIONS = ("p2d_same", "d2p_same")
-SIGNIFICANT = 0.05
 FEWEST_FACTS = 5  # below this, averages over facts are not compared in words
-PEAK = "peak"  # in the tables of symmetry, in place of a layer
-BASE = "base"  # the stage before fine-tuning
-# The post's question: is a concept the same as a key and as a value?
-HEADLINES = {
-    "name": "name: projected key forward × value reverse",
-    "description": "description: value forward × projected key reverse",
-}
-
-MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
 
 
-def tracing(evidence):
+def tracing(sources):
     """Causal traces: what hiding the subject costs, and which states bring the answer back."""
-    table, outcomes = evidence.tables["causal_trace"], evidence.tables["traced_facts"]
+    table, outcomes = sources.tables["causal_trace"], sources.tables["traced_facts"]
     table = table[table.step.isna() & (table.score == "probability")]
     present = list(outcomes.corruption.unique())
     main = vocabulary.main(present)
     found = {"corruption": main, "corruptions": present, "models": {}}
-    for model in evidence.families:
+    for model in sources.families:
         asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]
         effects = table[table.model == model]
         own = effects[effects.corruption == main]
@@ -206,154 +196,3 @@ def _alike(rows, column, pair, clear=True):
         "few": few,
         "enough": clear and not few,
     }
-
-
-def keyvalue(evidence):
-    """How the search for values went where MLPs matter most: by model, before and after fine-tuning, and question."""
-    table, peaks = evidence.tables["keyvalue"], evidence.tables["symmetry"]
-    peaks = peaks[peaks.layer == PEAK]
-    most = evidence.config["keyvalue"]["search"]["steps"]
-    found = {}
-    for (model, base), run in peaks.groupby(["model", peaks.stage == BASE], sort=False):
-        own = table[(table.model == model) & ((table.stage == BASE) == base)]
-        asks = own.split.map(lambda split: SPLITS[split].asks)
-        for what, layer in (("description", run.layer_forward.iloc[0]), ("name", run.layer_reverse.iloc[0])):
-            rows = own[(asks == what) & (own.layer == layer)]
-            if len(rows):
-                found.setdefault(_who(model, base), {})[what] = {
-                    "layer": int(layer),
-                    "searches": len(rows),
-                    "converged": rows.converged.mean(),
-                    "p_before": rows.p_before.median(),
-                    "p_after": rows.p_after.median(),
-                    "improving": (rows.steps == most).mean(),  # when the search ended
-                }
-    return {"models": found, "any": bool(found), "steps": most}
-
-
-def _who(model, base):
-    """A trained model, or the base it began from."""
-    return f"{model} base" if base else model
-
-
-def symmetry(evidence):
-    """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
-
-    `pairing` counts the tests that ask whether the same facts correspond, `directions` those that ask only whether both
-    runs use the same directions of their space. `by_layer` has the pairing tests of every layer. `tests` is how many
-    are corrected together, and `least_p` what so many leave of the smallest p that the permutations can give.
-    """
-    table = evidence.tables["symmetry"]
-    table = table[table.value.notna()]
-    layers = table[table.layer != PEAK]
-    table = table[table.layer == PEAK]
-    found = {"models": {}, "labels": {}}
-    for (model, base), rows in table.groupby(["model", table.stage == BASE], sort=False):
-        who = _who(model, base)
-        tests = {
-            comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
-            for comparison, part in rows.groupby("comparison", sort=False)
-        }
-        corrected = {kind: [] for kind in ("pairing", "directions")}
-        for own in tests.values():
-            for statistic, test in own.items():
-                if not math.isnan(test["p_value"]):
-                    corrected["directions" if statistic == "subspace_overlap" else "pairing"].append(
-                        test["significant"]
-                    )
-        found["labels"][who] = evidence.labels[model] + (" before fine-tuning" if base else "")
-        found["models"][who] = {
-            "base": bool(base),
-            "layers": [int(rows.layer_forward.iloc[0]), int(rows.layer_reverse.iloc[0])],
-            **{kind: {"tests": len(each), "significant": sum(each)} for kind, each in corrected.items()},
-            "facts": int(rows.n.min()),
-            "comparisons": tests,
-            "by_layer": _by_layer(layers[(layers.model == model) & ((layers.stage == BASE) == base)]),
-        }
-        if set(HEADLINES.values()) <= set(tests):
-            found["models"][who] |= {what: tests[pair]["debiased_cka"] for what, pair in HEADLINES.items()}
-    found["any"] = any(own["pairing"]["tests"] for own in found["models"].values())
-    found["permutations"] = evidence.config["symmetry"]["permutations"]
-    found["tests"] = max(
-        (own["pairing"]["tests"] + own["directions"]["tests"] for own in found["models"].values()), default=0
-    )
-    found["least_p"] = found["tests"] / (1 + found["permutations"])
-    found["beyond_base"] = {
-        model: {
-            concept: difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
-            for concept in HEADLINES
-        }
-        for model in evidence.families
-        if all("name" in found["models"].get(who, {}) for who in (model, f"{model} base"))
-    }
-    return found
-
-
-def _by_layer(rows):
-    """For each layer how many tests ask whether the same facts correspond, and how many find it in every seed."""
-    tests = rows[(rows.statistic != "subspace_overlap") & rows.p_adjusted.notna()]
-    found = tests.p_adjusted.groupby([tests.layer.astype(int), tests.comparison, tests.statistic]).max() < SIGNIFICANT
-    return [
-        {"layer": int(layer), "tests": len(each), "significant": int(each.sum())}
-        for layer, each in found.groupby(level=0)
-    ]
-
-
-def _test(rows):
-    p = rows.p_adjusted.max() if rows.p_adjusted.notna().all() else math.nan
-    return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {
-        "n": int(rows.n.min()),
-        "chance": rows.null_mean.mean(),
-        "p_value": p,
-        "significant": bool(p < SIGNIFICANT),
-    }
-
-
-def edits(evidence):
-    """What rank-one edits did, by the edited people's training, measure and statistic, before and after.
-
-    `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` is the layer in
-    which most edits take, with the share that does, the groups' mean; and the largest share that holds in reverse, of
-    any layer and group. `search` has the share of edits whose search found a value that gives the new object a
-    probability of at least `threshold`, there and in the layer where most do, and whether even there most `failed`.
-    """
-    table, peaks = evidence.tables["edits"], evidence.tables["symmetry"]
-    pointed = set(peaks[peaks.layer == PEAK].model)
-    found = {"models": {}, "any": bool(len(table))}
-    asked = table[table.peak.astype(bool) & table.measure.isin(MEASURES)]
-    for (model, group), rows in asked.groupby(["model", "group"], sort=False):
-        measures = {}
-        for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
-            before, after = (_outcome(part[part.when == when]) for when in ("before", "after"))
-            measures.setdefault(measure, {})[statistic] = {
-                "before": before,
-                "after": after,
-                "change": difference(after, before),
-            }
-        measures = {measure: measures[measure] for measure in MEASURES if measure in measures}
-        where = {"layer": int(rows.layer.iloc[0]), "points": model in pointed}
-        own = found["models"].setdefault(model, where | {"groups": {}})
-        own["groups"][group] = measures
-    for model, own in found["models"].items():
-        own["best"] = _best_layer(table[table.model == model])
-        values = table[(table.model == model) & (table.measure == "value")].groupby("layer").value.mean()
-        threshold = evidence.config["keyvalue"]["search"]["threshold"]
-        own["search"] = {"there": values[own["layer"]], "most": values.max(), "threshold": threshold}
-        own["search"]["failed"] = bool(values.max() < 0.5)
-    return found
-
-
-def _best_layer(rows):
-    after = rows[(rows.when == "after") & (rows.statistic == "preferred")]
-    shares = after.groupby(["measure", "layer", "group"]).value.mean()
-    efficacy = shares["efficacy"].groupby("layer").mean()
-    return {
-        "layers": len(efficacy),
-        "layer": int(efficacy.idxmax()),
-        "efficacy": efficacy.max(),
-        "reverse_anywhere": shares["reverse_new"].max(),
-    }
-
-
-def _outcome(rows):
-    return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {"n": int(rows.n.sum())}

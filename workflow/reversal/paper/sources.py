@@ -13,7 +13,7 @@ from ..figures.read import table
 SHORT = {"diffusion": "MDM", "autoregressive": "AR"}
 
 
-class Evidence(NamedTuple):
+class Sources(NamedTuple):
     """Everything that numbers are computed from."""
 
     config: dict
@@ -48,12 +48,12 @@ def labels(families):
 
 
 def read(config, *, tables, models, histories, completions, data, published, kept=()):
-    """The `Evidence` from files.
+    """The `Sources` from files.
 
     `tables`, `models` (folders) and `data` are paths by name; `histories` and `completions` by (model, seed); `kept`
     folders.
     """
-    return Evidence(
+    return Sources(
         config=config,
         tables={name: table(path) for name, path in tables.items()},
         networks={name: network(path) for name, path in models.items()},
