@@ -81,7 +81,7 @@ def test_the_readme_tells_a_kept_run_in_the_post_s_words_and_sets_only_published
     assert numbers["study"]["generated"] and "SMDM" not in told
     traced = numbers["tracing"]["models"]["mdm"]["facts"]["p2d_reverse"]["traced"]
     assert f"- MDM, names asked in reverse ({traced} facts): hiding the subject costs" in told
-    assert "**Symmetry.** In the MDM, " in told and "**Edits.** In the MDM, " in told
+    assert "**Symmetry.** The likeness of a concept " in told and "**Edits.** In the MDM, " in told
     assert "&" not in told
     numbers["study"]["generated"] = False
     (kept / "numbers.json").write_text(json.dumps(numbers))

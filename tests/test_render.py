@@ -114,13 +114,19 @@ def test_an_unknown_interval_allows_no_verdict():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"diffusion": 0.9, "autoregressive": 0.0}, "recalls clearly more than the autoregressive model"),
-        ({"diffusion": 0.0, "autoregressive": 0.9}, "does not do better throughout"),
-        ({"diffusion": 0.5, "autoregressive": 0.5}, "can not be told apart"),
-        ({"answered": False}, "can not be told apart"),
+        (
+            {"diffusion": 0.9, "autoregressive": 0.0},
+            "recalls clearly more of the names and descriptions than the autoregressive model",
+        ),
+        ({"diffusion": 0.0, "autoregressive": 0.9}, "recalls clearly fewer of the names and descriptions than"),
+        (
+            {"diffusion": 0.5, "autoregressive": 0.5},
+            "recalls neither clearly more nor clearly fewer of the names and descriptions",
+        ),
+        ({"answered": False}, "recalls neither clearly more nor clearly fewer of the names and descriptions"),
         ({"models": ["mdm"]}, "There is no model of the other family"),
         ({"models": ["ar"]}, "There is no model of the other family"),
-        ({"source": "published"}, "recalls clearly more than the autoregressive model"),
+        ({"source": "published"}, "recalls clearly more of the names and descriptions than the autoregressive model"),
     ],
 )
 def test_the_sentences_follow_the_numbers(tmp_path, options, says):
@@ -161,12 +167,12 @@ def ended(step):
     [
         (
             dict.fromkeys(["causal_trace", "traced_facts"], without("split.str.endswith('reverse')")),
-            "18 combinations of a person and a question were traced in the MDM",
-            "for people taught in either direction",
+            "combinations of a person and a question we traced 18 of 18 in the MDM",
+            "Whichever way a fact was taught",
         ),
         (
             dict.fromkeys(["causal_trace", "traced_facts"], without("model == 'mdm'")),
-            "0 combinations of a person and a question were traced in the MDM",
+            "combinations of a person and a question we traced 0 of 0 in the MDM",
             "No answer of the MDM was traced",
         ),
         (
@@ -177,30 +183,38 @@ def ended(step):
         (
             {"symmetry": without("layer == 'peak'")},
             "Tracing gave no layer at which to compare keys and values",
-            "layer 1, where tracing points",
+            "The likeness of a concept",
         ),
         (
             {"symmetry": without("comparison.str.contains(': ') and not comparison.str.startswith('within')")},
             "Too few facts have ",
-            "in no model more than by chance",
+            "beyond chance for",
         ),
         (
             {"edits": untaken},
             "most edits do not even take, so that they say nothing",
             "an edit of the forward question",
         ),
-        ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
-        ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
-        ({}, "a concept looks alike as a key and as a value, for names and descriptions", "reaches 0"),
+        (
+            {"edits": untaken},
+            "the MLP at the last subject token alone does not change",
+            "for 20% of the edits in layer 1",
+        ),
+        ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
+        ({}, "a concept looks alike as a key and as a value for names and descriptions", "reaches 0"),
         ({"symmetry": faint}, "a concept looks somewhat alike as a key", "a concept looks alike as a key"),
-        ({"symmetry": faint}, "the interval, which is about others like them, reaches 0", "a concept looks alike"),
+        (
+            {"symmetry": faint},
+            "beyond chance for names and descriptions, though the interval, which is about other such facts, reaches 0",
+            "a concept looks alike",
+        ),
         ({"edits": unfound}, "so that of 8 none can have a p below 0.008", "a p below 0.04"),
         (
             {"keyvalue": ended(20)},
-            "succeeded (100% were still improving at the last of 20 steps), and",
-            "succeeded, and",
+            "0.90 after; 100% were still improving at the last of 20 steps)",
+            "0.90 after)",
         ),
-        ({"keyvalue": ended(19)}, "succeeded, and", "still improving at"),
+        ({"keyvalue": ended(19)}, "0.90 after)", "still improving at"),
     ],
 )
 def test_sentences_hold_where_part_of_the_evidence_is_missing(tmp_path, change, says, never):

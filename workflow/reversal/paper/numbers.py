@@ -160,11 +160,7 @@ def recall(sources):
         found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
     found["curse"] = {model: _curse(at) for model, at in found["at"].items()}
     found["gain"] = _gains(sources, mdm) if mdm and len(steps) > 1 else {}
-    found["gaining"] = _sorted_by_verdict(found["gain"])
     found["versus"] = _versus(sources.tables["recall_differences"], mdm, ar) if mdm and ar else {}
-    found["reverse_wins"] = _sorted_by_verdict(
-        {name: found["versus"].get(name) for name in ("p2d_reverse", "d2p_reverse")}
-    )
     return found
 
 
@@ -179,10 +175,7 @@ def _curse(at):
 
     The people differ, so the interval is Newcombe's for independent shares.
     """
-    return {
-        asks: difference(at[same], at[reverse]) | {"same": at[same], "reverse": at[reverse]}
-        for asks, (same, reverse) in numbers_tracing.PAIRS.items()
-    }
+    return {asks: difference(at[same], at[reverse]) for asks, (same, reverse) in numbers_tracing.PAIRS.items()}
 
 
 def _gains(sources, model):
@@ -208,13 +201,6 @@ def _versus(differences, mdm, ar):
         row.split: judged(finding(row.difference, row.ci_low, row.ci_high))
         | {"mdm": row.diffusion_accuracy, "ar": row.autoregressive_accuracy}
         for row in pairs.itertuples()
-    }
-
-
-def _sorted_by_verdict(found):
-    return {
-        kind: [name for name, one in found.items() if one is not None and one["verdict"] == kind]
-        for kind in ("more", "less", "unclear")
     }
 
 
@@ -295,9 +281,7 @@ FILES = {
     "training.models": ["models"],
     "recall": ["tables/step_scaling.csv"],
     "recall.gain": ["completions"],
-    "recall.gaining": ["completions"],
     "recall.versus": ["tables/recall_differences.csv"],
-    "recall.reverse_wins": ["tables/recall_differences.csv"],
     "likelihood": ["tables/likelihood.csv"],
     "probe": ["tables/probe.csv"],
     "tracing": ["tables/causal_trace.csv", "tables/traced_facts.csv"],

@@ -72,9 +72,7 @@ def symmetry(sources):
         found["labels"][who] = sources.labels[model] + (" before fine-tuning" if base else "")
         found["models"][who] = {
             "base": bool(base),
-            "layers": [int(rows.layer_forward.iloc[0]), int(rows.layer_reverse.iloc[0])],
             **{kind: {"tests": len(each), "significant": sum(each)} for kind, each in corrected.items()},
-            "facts": int(rows.n.min()),
             "comparisons": tests,
             "by_layer": _by_layer(layers[(layers.model == model) & ((layers.stage == BASE) == base)]),
         }
@@ -120,10 +118,10 @@ def _test(rows):
 def edits(sources):
     """What rank-one edits did, by the edited people's training, measure and statistic, before and after.
 
-    `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` is the layer in
-    which most edits take, with the share that does, the groups' mean; and the largest share that holds in reverse, of
-    any layer and group. `search` has the share of edits whose search found a value that gives the new object a
-    probability of at least `threshold`, there and in the layer where most do, and whether even there most `failed`.
+    `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` has
+    the share of edits that take in the layer where most do, the groups' mean; and the largest share that holds in
+    reverse, of any layer and group. `search` has the share of edits whose search found a value there that gives the new
+    object a probability of at least `threshold`, and whether most searches `failed` in every layer.
     """
     table, peaks = sources.tables["edits"], sources.tables["symmetry"]
     pointed = set(peaks[peaks.layer == PEAK].model)
@@ -146,8 +144,8 @@ def edits(sources):
         own["best"] = _best_layer(table[table.model == model])
         values = table[(table.model == model) & (table.measure == "value")].groupby("layer").value.mean()
         threshold = sources.config["keyvalue"]["search"]["threshold"]
-        own["search"] = {"there": values[own["layer"]], "most": values.max(), "threshold": threshold}
-        own["search"]["failed"] = bool(values.max() < 0.5)
+        failed = bool(values.max() < 0.5)
+        own["search"] = {"there": values[own["layer"]], "threshold": threshold, "failed": failed}
     return found
 
 
@@ -155,12 +153,8 @@ def _best_layer(rows):
     after = rows[(rows.when == "after") & (rows.statistic == "preferred")]
     shares = after.groupby(["measure", "layer", "group"]).value.mean()
     efficacy = shares["efficacy"].groupby("layer").mean()
-    return {
-        "layers": len(efficacy),
-        "layer": int(efficacy.idxmax()),
-        "efficacy": efficacy.max(),
-        "reverse_anywhere": shares["reverse_new"].max(),
-    }
+    most = {"efficacy": efficacy.max(), "reverse_anywhere": shares["reverse_new"].max()}
+    return most | {"layers": len(efficacy)}
 
 
 def _outcome(rows):

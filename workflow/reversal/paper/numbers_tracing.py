@@ -84,8 +84,6 @@ def _range(peaks, kind):
         cells = [peak[kind][place] for peak in peaks.values() if peak.get(kind, {}).get(place)]
         if cells:
             found[place] = _ends([cell["estimate"] for cell in cells]) | {
-                "clear": sum(cell["verdict"] == "more" for cell in cells),
-                "splits": len(cells),
                 "layers": sorted({cell["layer"] for cell in cells}),
                 "roles": list(dict.fromkeys(cell["role"] for cell in cells)),
             }
@@ -154,7 +152,6 @@ def _all_severed(effects, traced):
     lost = {kind: [one[kind] for one in found.values()] for kind in SEVERED}
     return {
         "corruption": names[0],
-        "splits": found,
         "lost": {kind: {"least": min(shares), "most": max(shares)} for kind, shares in lost.items()},
         "mlp_ahead": sum(mlp > attn for mlp, attn in zip(*(lost[kind] for kind in SEVERED), strict=True)),
         "all": len(found),
@@ -171,7 +168,7 @@ def _severed(rows):
     left = {kind: there[there.kind == kind]["mean"].mean() for kind in SEVERED}
     if any(math.isnan(one) for one in left.values()):
         return None
-    return {kind: 1 - one / best["estimate"] for kind, one in left.items()} | {"layer": best["layer"]}
+    return {kind: 1 - one / best["estimate"] for kind, one in left.items()}
 
 
 def _alike_splits(rows, pair, traced, clear):

@@ -126,12 +126,26 @@ def p_value(p):
     return Markup("p&nbsp;&lt;&nbsp;0.001") if p < 0.001 else Markup("p&nbsp;=&nbsp;") + number(p, 3 if p < 0.1 else 2)
 
 
-def listed(items, last="and"):
-    """`a, b and c`, each item escaped."""
-    items = [printed(item) for item in items]
-    if len(items) < 2:
-        return Markup("").join(items)
-    return Markup(", ").join(items[:-1]) + f" {last} " + items[-1]
+def listed(items, joined=" and "):
+    """`a, b and c`, each item escaped; `joined` stands between the last two."""
+    *others, last = [printed(item) for item in items] or [Markup("")]
+    return Markup(", ").join(others) + (joined if others else "") + last
+
+
+def ends(found, shown=number):
+    """`0.21 to 0.35`, the ends of a range: {least, most}."""
+    least, most = shown(found["least"]), shown(found["most"])
+    return least if least == most else least + " to " + most
+
+
+def percents(found):
+    """The ends of a range of shares, in percent."""
+    return ends(found, percent)
+
+
+def layers(numbers):
+    """`layer 3`, or `layers 0 and 1`."""
+    return Markup("layers " if len(numbers) > 1 else "layer ") + listed(numbers)
 
 
 def plain(value):
@@ -151,14 +165,17 @@ def _beside(shown, ends):
 FILTERS = {
     "code": code,
     "count": count,
+    "ends": ends,
     "estimate": estimate,
     "gap": gap,
     "interval": interval,
+    "layers": layers,
     "listed": listed,
     "number": number,
     "p_value": p_value,
     "plain": plain,
     "percent": percent,
+    "percents": percents,
     "points": points,
     "rounded": rounded,
     "share": share,

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 
 from ..common.errors import UserError
-from . import bibliography, markdown, phrases, tables
+from . import bibliography, markdown, phrases, tables, verdicts
 
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
@@ -44,6 +44,7 @@ def environment(folder):
         keep_trailing_newline=True,
     )
     made.filters |= phrases.FILTERS
+    made.globals |= verdicts.FUNCTIONS
     return made
 
 
