@@ -17,18 +17,17 @@ MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old
 
 
 def keyvalue(sources):
-    """How the search for values went where MLPs matter most: by model, before and after fine-tuning, and question."""
-    table, peaks = sources.tables["keyvalue"], sources.tables["symmetry"]
-    peaks = peaks[peaks.layer == PEAK]
+    """How the search for values went after fine-tuning, where MLPs matter most: by model and question."""
+    table, peaks = (sources.tables[name] for name in ("keyvalue", "symmetry"))
+    table, peaks = table[table.stage != BASE], peaks[(peaks.stage != BASE) & (peaks.layer == PEAK)]
+    asks = table.split.map(lambda split: SPLITS[split].asks)
     most = sources.config["keyvalue"]["search"]["steps"]
     found = {}
-    for (model, base), run in peaks.groupby(["model", peaks.stage == BASE], sort=False):
-        own = table[(table.model == model) & ((table.stage == BASE) == base)]
-        asks = own.split.map(lambda split: SPLITS[split].asks)
+    for model, run in peaks.groupby("model", sort=False):
         for what, layer in (("description", run.layer_forward.iloc[0]), ("name", run.layer_reverse.iloc[0])):
-            rows = own[(asks == what) & (own.layer == layer)]
+            rows = table[(table.model == model) & (asks == what) & (table.layer == layer)]
             if len(rows):
-                found.setdefault(_who(model, base), {})[what] = {
+                found.setdefault(model, {})[what] = {
                     "layer": int(layer),
                     "searches": len(rows),
                     "converged": rows.converged.mean(),

@@ -109,11 +109,6 @@ def estimate(found, digits=2):
     return _beside(number(found["estimate"], digits), interval(found["low"], found["high"], digits))
 
 
-def share(found, digits=0):
-    """A share and its interval in percent."""
-    return _beside(percent(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
-
-
 def gap(found, digits=0):
     """A difference between shares and its interval, in points."""
     return _beside(points(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
@@ -162,24 +157,5 @@ def _beside(shown, ends):
     return shown + " " + ends if ends else shown
 
 
-FILTERS = {
-    "code": code,
-    "count": count,
-    "ends": ends,
-    "estimate": estimate,
-    "gap": gap,
-    "interval": interval,
-    "layers": layers,
-    "listed": listed,
-    "number": number,
-    "p_value": p_value,
-    "plain": plain,
-    "percent": percent,
-    "percents": percents,
-    "points": points,
-    "rounded": rounded,
-    "share": share,
-    "signed": signed,
-    "spelt": spelt,
-    "text": text,
-}
+_NUMBERS = (count, ends, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
+FILTERS = {function.__name__: function for function in (*_NUMBERS, rounded, signed, spelt, code, listed)}

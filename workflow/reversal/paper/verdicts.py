@@ -97,20 +97,5 @@ def taken(groups):
     }
 
 
-FUNCTIONS = {
-    function.__name__: function
-    for function in (
-        each,
-        by_verdict,
-        by_model,
-        having,
-        parts,
-        likeness,
-        correlation,
-        route,
-        reasons,
-        faint,
-        takes,
-        taken,
-    )
-}
+_SAID = (each, by_verdict, by_model, having, parts, likeness, correlation, route, reasons, faint, takes, taken)
+FUNCTIONS = {function.__name__: function for function in _SAID}
