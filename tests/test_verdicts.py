@@ -47,12 +47,12 @@ def test_a_verdict_without_words_counts_as_unclear():
     assert verdicts.by_verdict(judged({"a": "less", "b": "more"}), words, caller=named) == "up for b and not up for a"
 
 
-def test_what_a_call_block_did_not_escape_is_escaped_in_a_list():
-    assert (
-        verdicts.by_verdict(judged({"a": "more"}), {"more": "{}"}, caller=lambda *_: phrases.text("<b>"))
-        == "&#60;b&#62;"
-    )
-    assert phrases.listed(["<b>", "c"]) == "&#60;b&#62; and c"
+def test_a_list_escapes_what_is_not_escaped_yet_and_nothing_twice():
+    coded = phrases.text("<b>")
+    for said in ("<b>", coded):
+        assert verdicts.each(["a", "b"], caller=lambda item, said=said: said) == coded + " and " + coded
+        assert verdicts.by_verdict(judged({"a": "more"}), {"more": "{}"}, caller=lambda *_, said=said: said) == coded
+        assert verdicts.by_model([{"label": "A"}], caller=lambda model, said=said: said) == coded + " in the A"
 
 
 def test_models_of_which_the_same_is_said_are_named_together():

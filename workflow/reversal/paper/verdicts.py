@@ -1,10 +1,12 @@
 """What the numbers allow one to say: the verdicts and the lists from which the template makes its sentences."""
 
+import math
+
 from markupsafe import Markup
 
 from . import phrases
 
-LIKENESS = {"nearly the same": 0.9, "similar": 0.6, "at most loosely similar": -1}  # {words: the least correlation}
+LIKENESS = {"nearly the same": 0.9, "similar": 0.6, "at most loosely similar": -math.inf}  # by correlation
 TAKEN = 0.5  # the least share of edits
 UNTRACED = {
     "not answered": "were not answered",
@@ -17,8 +19,8 @@ UNTRACED = {
 
 def each(items, joined=" and ", *, caller):
     """`a, b and c`: what the call block says of each item."""
-    said = [Markup(caller(*item) if isinstance(item, tuple) else caller(item)).strip() for item in items]
-    return phrases.listed(said, joined)
+    said = (caller(*item) if isinstance(item, tuple) else caller(item) for item in items)
+    return phrases.listed([one.strip() for one in said], joined)
 
 
 def by_verdict(found, words, by="verdict", *, caller):
@@ -38,7 +40,7 @@ def by_model(models, *, caller):
     """`this in the MDM; that in the AR`: models of which the call block says the same are named together."""
     said = {}
     for model in models:
-        said.setdefault(Markup(caller(model)).strip(), []).append(model["label"])
+        said.setdefault(phrases.printed(caller(model).strip()), []).append(model["label"])
     return phrases.listed([text + " in the " + phrases.listed(who, " and the ") for text, who in said.items()], "; ")
 
 
