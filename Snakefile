@@ -13,18 +13,19 @@ pathvars:
     results=f"results/{config['study']}",
 
 
-onstart:
-    hold_study()
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
 include: "workflow/rules/tracing.smk"
-include: "workflow/rules/symmetry.smk"
+include: "workflow/rules/memory.smk"
+include: "workflow/rules/pictures.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/paper.smk"
+
+
+onstart:
+    hold_study()
 
 
 rule all:

@@ -43,7 +43,7 @@ def study(config, folder, *, data, epochs, shape=SMDM_1028M):
     """The study of `config`, with the files of `folder` in the place of the hub's."""
     config = {**config, "study": "full_size"}
     if data:
-        config["data"] = {"source": "published", "published": {"folder": str(data)}}
+        config["data"] = {"source": "berglund", "berglund": {"folder": str(data)}}
     else:
         config["data"] = {"source": "generated"}
     config["training"] = {**config["training"], "epochs": epochs}

@@ -14,7 +14,6 @@ from reversal.common.errors import UserError
 from reversal.data import berglund, facts
 from reversal.data import generated as generation
 from reversal.models import network, smdm, tokens
-from reversal.training import bases
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests/golden/smdm"
@@ -29,7 +28,7 @@ CONFIGURATIONS = [
     (["study"], 7, "study is 7; allowed: a folder name"),
     (["stduy"], "x", "stduy is not a key; did you mean study?"),
     (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
-    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated or published"),
+    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated or berglund"),
     (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
     (
         ["data", "generated", "people_per_group"],
@@ -40,8 +39,8 @@ CONFIGURATIONS = [
     (["data", "generated", "test_templates"], -1, "data.generated.test_templates is -1; allowed: a whole number"),
     (["data", "generated", "seed"], "one", "data.generated.seed is 'one'; allowed: a whole number from 0 up"),
     (["data", "generated", "sed"], 1, "data.generated.sed is not a key; did you mean seed?"),
-    (["data", "published", "folder"], 3, "data.published.folder is 3; allowed: a local folder, or null"),
-    (["data", "published", "verify"], "yes", "data.published.verify is 'yes'; allowed: true or false"),
+    (["data", "berglund", "folder"], 3, "data.berglund.folder is 3; allowed: a local folder, or null"),
+    (["data", "berglund", "verify"], "yes", "data.berglund.verify is 'yes'; allowed: true or false"),
     (["models"], {}, "models is {}; allowed: at least one model"),
     (["models", "mdm", "family"], "gpt", "models.mdm.family is 'gpt'; allowed: diffusion or autoregressive"),
     (["models", "mdm", "base"], REMOVE, "models.mdm has no base; it needs one: bundled, pretrain"),
@@ -101,6 +100,11 @@ CONFIGURATIONS = [
     (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
     (["keyvalue", "search", "decay"], -1, "keyvalue.search.decay is -1; allowed: a number from 0 up"),
     (["edits", "layers"], [-1], "edits.layers is [-1]; allowed: all, peak, or a list of layers from 0 up"),
+    (
+        ["tracing", "sampling_steps"],
+        5,
+        "tracing.sampling_steps is 5; allowed: one of sampling.steps (1, 2",
+    ),
     (["tracing", "splits"], ["p2d"], "tracing.splits[0] is 'p2d'; allowed: p2d_same"),
 ]
 
@@ -171,7 +175,7 @@ def lit_gpt(folder, **changes):
         "tokenizer": {"path": folder / "tokenizer.json"},
         "eos_token": tokens.EOS,
     }
-    bases.from_lit_gpt(folder / "base", causal=False, n_head=4, **source | changes)
+    smdm.convert(folder / "base", causal=False, n_head=4, **source | changes)
 
 
 def saved(folder):
@@ -225,7 +229,7 @@ HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors",
 FILES = [
     ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it; a list has"),
     ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; each"),
-    ("a word list that is not there", lambda f: generated.read_words(f), "first_names.txt: No such file"),
+    ("a word list that is not there", lambda f: generation.read_words(f), "first_names.txt: No such file"),
     ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
     (
         "more people than names",

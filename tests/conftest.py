@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from reversal.common import batches
 from reversal.data.generated import make, read_words
 from reversal.models import network, tokens
 
@@ -56,6 +57,12 @@ def generated():
 def tokenizer(generated):
     """A small tokenizer trained on the default study's rows."""
     return tokens.train_tokenizer([row.text for row in generated[1]], 600)
+
+
+@pytest.fixture
+def batches_of(monkeypatch):
+    """Once called, batches have at most so many rows."""
+    return lambda rows: monkeypatch.setitem(batches.SIZES, "cpu", rows)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import torch
 
 from reversal.data.facts import Row
-from reversal.memory import extract
+from reversal.memory import questions
 from reversal.models import tokens
 from reversal.models.network import new
 
@@ -59,10 +59,16 @@ def network(words, *, causal, steps=0):
         for matrix in (parameter for parameter in learned if parameter.dim() == 2):
             matrix *= 4  # from the usual small weights it would take long to learn anything
     optimizer = torch.optim.Adam(learned, lr=1e-2)
-    questions = [extract.question(net, words, row, canvas=CANVAS) for row in everything()]
+    asker = questions.Asker(net, words, CANVAS)
+    asked = [questions.question(asker, row) for row in everything()]
     for _ in range(steps):
-        for batch in extract.collate(net, questions):
-            torch.nn.functional.nll_loss(extract.log_probabilities(net, batch), batch.token).backward()
+        for batch in questions.collate(net, asked):
+            torch.nn.functional.nll_loss(questions.log_probabilities(net, batch), batch.token).backward()
         optimizer.step()
         net.zero_grad()
     return net
+
+
+def untouched(net):
+    """Whether no hook is left on a network, and no block's work is replaced."""
+    return not any(module._forward_hooks or "forward" in vars(module) for module in net.modules())

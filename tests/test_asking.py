@@ -1,3 +1,4 @@
+import copy
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from reversal.models import network, tokens
 from reversal.recall import ask, autoregressive, first_tokens, masked
 from reversal.recall import files as completion_files
 from reversal.recall import tables as recall_tables
+from reversal.recall.sampling import Sampling
 
 ROWS = [
     Row("p-0", 0, "Ada Quill is", " a tuba maker.", (0, 9), (1, 13)),
@@ -37,13 +39,14 @@ def networks(tokenizer):
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
 def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, family):
-    sampling = {"steps": 4, "guidance": 0.8} if family == "mdm" else {}
-    found = ask.complete_split(networks[family], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, **sampling)
+    number = 4 if family == "mdm" else None
+    sampling = Sampling(CANVAS, guidance=0.8)
+    found = ask.complete_split(networks[family], tokenizer, ROWS, sampling, split="p2d_same", steps=number)
     assert [c["prompt"] for c in found] == [row.prompt for row in ROWS]
     for row, completion in zip(ROWS, found, strict=True):
         prompt = tokens.encode(tokenizer, row).prompt
-        assert completion["steps"] == sampling.get("steps") and completion["reference"] == row.completion
-        assert completion["correct"] == recall_tables.correct(row.completion, completion["generation"])
+        assert completion["steps"] == number and completion["reference"] == row.completion
+        assert completion["correct"] == ask.correct(row.completion, completion["generation"])
         shown = {position: token for position, token, _, _ in completion["revealed"]}
         assert list(sorted(shown)) == list(range(prompt, prompt + len(shown)))
         if family == "mdm":
@@ -51,15 +54,36 @@ def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, f
         steps = [step for _, _, step, _ in completion["revealed"]]
         assert steps == sorted(steps)
         assert all(0 <= confidence <= 1 for *_, confidence in completion["revealed"])
+        assert completion["prompt_tokens"] == prompt and len(completion["ids"]) == prompt + len(shown)
+        assert all(tokenizer.decode([completion["ids"][at]]) == token for at, token in shown.items())
+
+
+@pytest.mark.parametrize("remasking", ["none", "low_confidence"])
+def test_a_completion_on_disk_still_tells_what_each_step_found(networks, tokenizer, remasking, tmp_path):
+    sampling = {"canvas": CANVAS, "guidance": 0.8, "remasking": remasking}
+    net, prompts = copy.deepcopy(networks["mdm"]), [tokens.prompt_ids(tokenizer, row) for row in ROWS]
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.mul_(
+                12 if weight.dim() > 1 else 1
+            )  # so sure, now of this and now of that, that tokens are withdrawn
+    found = ask.complete_split(net, tokenizer, ROWS, Sampling(**sampling), split="p2d_same", steps=[4, 6])
+    completion_files.write(found, tmp_path / "found.jsonl")
+    again = completion_files.of(completion_files.read(tmp_path / "found.jsonl"), split="p2d_same", steps=6)
+    done = masked.denoise(net, prompts, steps=6, **sampling)
+    assert bool(len(done.withdrawn)) == (remasking != "none")
+    for step in range(7):
+        canvases = [completion_files.entering(completion, step, done.mask_id) for completion in again]
+        assert canvases == done.entering(step).tolist()
 
 
 def test_both_families_answer_what_their_own_modules_give(networks, tokenizer):
     prompts = [tokens.prompt_ids(tokenizer, row) for row in ROWS]
-    mdm = ask.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS, steps=3)
+    mdm = ask.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same", steps=3)
     canvas = masked.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
     for completion, prompt, ids in zip(mdm, prompts, canvas, strict=True):
         assert completion["generation"] == ask.decode(tokenizer, ids[len(prompt) :])
-    ar = ask.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
+    ar = ask.complete_split(networks["ar"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same")
     for completion, prompt in zip(ar, prompts, strict=True):
         room = CANVAS - len(prompt)
         (ids,) = autoregressive.complete(networks["ar"], [prompt], new_tokens=room, eos=tokenizer.eos_token_id).tokens
@@ -76,17 +100,17 @@ def test_a_generation_ends_at_the_first_end_token(tokenizer):
 def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
     longest = max(len(tokens.encode(tokenizer, row).ids) for row in ROWS)
     with pytest.raises(ValueError, match=f"p2d_same: row . and its answer have {longest} tokens; the canvas holds"):
-        ask.complete_split(networks["mdm"], tokenizer, ROWS, split="p2d_same", canvas=longest - 1, steps=2)
+        ask.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(longest - 1), split="p2d_same", steps=2)
 
 
 def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tokenizer, tmp_path):
-    found = ask.complete_split(networks["ar"], tokenizer, ROWS, split="p2d_same", canvas=CANVAS)
+    found = ask.complete_split(networks["ar"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same")
     completion_files.write(found, tmp_path / "a.jsonl")
     table = completion_files.read(tmp_path / "a.jsonl", model="ar", seed=3)
     assert list(table.columns) == ["model", "seed", *found[0]]
     assert table.generation.tolist() == [c["generation"] for c in found]
-    assert completion_files.answered(table, split="p2d_same", steps=4) == table.correct.tolist()
-    assert completion_files.answered(table, split="d2p_same", steps=4) is None
+    assert [c["ids"] for c in completion_files.of(table, split="p2d_same", steps=4)] == [c["ids"] for c in found]
+    assert completion_files.of(table, split="d2p_same", steps=4) == []
     completion_files.write([], tmp_path / "none.jsonl")
     none = completion_files.read(tmp_path / "none.jsonl", model="ar", seed=3)
     assert len(none) == 0 and list(none) == list(table)
@@ -122,7 +146,7 @@ def test_likelihoods_of_other_prompts_are_refused(networks, tokenizer):
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
 def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenizer, family):
-    table = ask.probe(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
+    table = ask.first_tokens(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
     assert list(table.columns) == ["prompt", "rank", "token", "probability", "entropy"]
     for _, rows in table.groupby("prompt"):
         assert rows.probability.sum() == pytest.approx(1, abs=1e-5)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
+from reversal.common import batches
 from reversal.models import network
 from reversal.recall import autoregressive
 
@@ -90,11 +91,13 @@ def test_completions_are_those_of_generate(networks):
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=5),
     new_tokens=st.integers(1, 6),
     eos=st.integers(0, VOCAB - 1),
-    batch_size=st.sampled_from([1, 2, None]),
+    rows=st.sampled_from([1, 2, 50]),
 )
-def test_any_prompts_in_any_batches_stop_at_any_end(networks, lengths, new_tokens, eos, batch_size):
+def test_any_prompts_in_any_batches_stop_at_any_end(networks, lengths, new_tokens, eos, rows):
     prompts = prompts_of(lengths, seed=sum(lengths))
-    found = autoregressive.complete(networks["llama"], prompts, new_tokens=new_tokens, eos=eos, batch_size=batch_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(batches.SIZES, "cpu", rows)
+        found = autoregressive.complete(networks["llama"], prompts, new_tokens=new_tokens, eos=eos)
     assert found.tokens == [one_token_at_a_time(networks["llama"], prompt, new_tokens, eos)[0] for prompt in prompts]
 
 
@@ -125,9 +128,10 @@ def test_likelihood_is_the_sum_over_the_completion_alone(networks, family):
         assert value == pytest.approx(expected, abs=1e-4)
 
 
-def test_greedy_log_probabilities_sum_to_the_likelihood_of_the_completion(networks):
+def test_greedy_log_probabilities_sum_to_the_likelihood_of_the_completion(networks, batches_of):
+    batches_of(2)
     found = autoregressive.complete(networks["llama"], PROMPTS, new_tokens=5, eos=EOS)
-    likelihood = autoregressive.log_likelihood(networks["llama"], PROMPTS, found.tokens, batch_size=2)
+    likelihood = autoregressive.log_likelihood(networks["llama"], PROMPTS, found.tokens)
     assert [sum(logs) for logs in found.log_probabilities] == pytest.approx(likelihood.tolist(), abs=1e-4)
 
 

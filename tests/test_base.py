@@ -15,8 +15,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
 from reversal.models import hub as pins
-from reversal.models import network, tokens
-from reversal.training import bases
+from reversal.models import network, smdm, tokens
+from reversal.training import bases, pretraining
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
 NETWORK = {"width": 32, "layers": 2, "heads": 2, "mlp": 64, "context": 64, "vocabulary": 500}
@@ -47,16 +47,16 @@ def test_a_bundled_base_is_copied_whole(root, tmp_path):
 
 def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):
     facts.write(generated[1][:200], tmp_path / "train.jsonl")
-    bases.scratch(tmp_path / "train.jsonl", tmp_path / "base", causal=False, network=NETWORK, seed=0)
+    bases.scratch(tmp_path / "train.jsonl", tmp_path / "base", causal=False, shape=NETWORK, seed=0)
     net, tokenizer = network.load(tmp_path / "base", device="cpu")
     assert network.is_diffusion(net) and network.vocab(net) == len(tokenizer) <= 500
 
 
 def pretrained(folder, root, **changes):
-    options = {"causal": True, "network": NETWORK, "recipe": RECIPE, "people": 20, "rows": 160, "seed": 0} | changes
-    sources = {"words": root / "data/words", "templates": root / "data/templates"}
+    options = {"causal": True, "shape": NETWORK, "recipe": RECIPE, "checkpoints": folder / "checkpoints"} | changes
+    told = pretraining.Biographies(root / "data/words", root / "data/templates", people=20, rows=160, seed=0)
     folder.mkdir()
-    bases.pretrain(folder / "base", folder / "history.csv", checkpoints=folder / "checkpoints", **sources, **options)
+    pretraining.pretrain(folder / "base", folder / "history.csv", told, **options)
     return network.load(folder / "base", device="cpu")
 
 
@@ -91,7 +91,7 @@ def test_the_recorded_text_of_the_bundled_bases_is_still_generated(root, words):
         for d, a in generated.DIRECTIONS.items()
     }
     texts = list(generated.biographies(words, templates, people_count=1000, rows=1000, seed=0))
-    assert bases.digest(texts) == "76de2c60a3c478dacd4ab126a3b513a5adeb90d6e2bb904d36491b24168ae18a"
+    assert pretraining.digest(texts) == "76de2c60a3c478dacd4ab126a3b513a5adeb90d6e2bb904d36491b24168ae18a"
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_an_smdm_checkpoint_becomes_a_base(name, causal, golden_tokenizer, tmp_p
     weights = {"path": str(GOLDEN / f"{name}.safetensors"), "sha256": sha256(GOLDEN / f"{name}.safetensors")}
     source = {"weights": weights, "tokenizer": {"path": str(golden_tokenizer / "tokenizer.json")}, "n_head": 4}
     source["eos_token"] = tokens.EOS
-    bases.from_lit_gpt(tmp_path / "base", causal=causal, **source)
+    smdm.convert(tmp_path / "base", causal=causal, **source)
     net, tokenizer = network.load(tmp_path / "base", device="cpu")
     assert network.vocab(net) == len(tokenizer) == 320 and net.config.rounded_rope
 
@@ -117,7 +117,7 @@ def test_a_tokenizer_of_another_model_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "reader")
     source = {"weights": {"path": GOLDEN / "ar.safetensors"}, "tokenizer": {"path": tmp_path / "reader/tokenizer.json"}}
     with pytest.raises(network.ModelError, match=r"tokenizer\.json has 600 tokens, but .*/ar\.safetensors 320"):
-        bases.from_lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=tokens.EOS, **source)
+        smdm.convert(tmp_path / "base", causal=True, n_head=4, eos_token=tokens.EOS, **source)
 
 
 def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path):
@@ -126,7 +126,7 @@ def test_a_weights_file_with_another_hash_is_refused(golden_tokenizer, tmp_path)
         "tokenizer": {"path": golden_tokenizer / "tokenizer.json"},
     }
     with pytest.raises(network.ModelError, match="SHA-256 is .*, expected 0000"):
-        bases.from_lit_gpt(tmp_path / "base", causal=True, n_head=4, eos_token=tokens.EOS, **source)
+        smdm.convert(tmp_path / "base", causal=True, n_head=4, eos_token=tokens.EOS, **source)
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from benchmarks.sampling import one_at_a_time
 from reversal.models import network, smdm
 from reversal.recall import masked
 from reversal.recall.masked import denoise, log_likelihood
+from reversal.recall.sampling import Sampling
 
 GOLDEN = Path(__file__).parent / "golden" / "smdm"
 VOCAB, CANVAS = 30, 13
@@ -89,9 +90,10 @@ def test_batches_give_what_one_prompt_at_a_time_gives(net, lengths, steps, guida
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_size_of_batches_changes_nothing(net, variant):
+def test_the_size_of_batches_changes_nothing(net, variant, batches_of):
     def run(size):
-        return denoise(net, PROMPTS, canvas=CANVAS, steps=6, batch_size=size, generator=seeded(), **VARIANTS[variant])
+        batches_of(size)
+        return denoise(net, PROMPTS, canvas=CANVAS, steps=6, generator=seeded(), **VARIANTS[variant])
 
     assert same(run(1), run(3)) and same(run(3), run(100))
 
@@ -148,7 +150,7 @@ def test_a_network_of_ties_is_filled_from_left_to_right():
     flat = network.new(causal=False, vocab=5, width=8, layers=1, heads=1, mlp=8, seed=0)
     with torch.no_grad():
         flat.lm_head.weight.zero_()
-    found = denoise(flat, [[1]], canvas=5, steps=4, batch_size=1)
+    found = denoise(flat, [[1]], canvas=5, steps=4)
     assert found.canvas.tolist() == [[1, 0, 0, 0, 0]]
     assert sorted(found.step[0].tolist()) == found.step[0].tolist()
 
@@ -312,7 +314,7 @@ def test_likelihoods_of_ragged_rows_are_those_of_each_row_alone(net):
     answers = [[1, 2], [3], [4, 5, 6], [7], [8, 9], [1], [2]]
     together = log_likelihood(net, PROMPTS, answers, samples=16)
     for i, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
-        alone = log_likelihood(net, [prompt], [answer], samples=16, batch_size=1)
+        alone = log_likelihood(net, [prompt], [answer], samples=16)
         assert together.estimate[i].item() == pytest.approx(alone.estimate.item(), abs=1e-5)
 
 
@@ -346,7 +348,7 @@ def test_the_first_token_is_predicted_on_the_canvas_the_sampler_starts_from(net)
 def test_several_numbers_of_steps_give_what_each_gives_alone(net, variant):
     options = {"canvas": CANVAS, **VARIANTS[variant]}
     numbers = [5, 8, 14, 20]
-    together = masked.denoise_each(net, PROMPTS, steps=numbers, generator=seeded(), **options)
+    together = masked.denoise_each(net, PROMPTS, Sampling(**options), numbers, generator=seeded())
     generator = seeded()
     for number in numbers:
         alone = denoise(net, PROMPTS, steps=number, generator=generator, **options)
@@ -357,8 +359,8 @@ def test_steps_beyond_the_masked_tokens_cost_nothing_more(net, monkeypatch):
     passes = []
     honest = network.hidden
     monkeypatch.setattr(network, "hidden", lambda *given: passes.append(len(given[1])) or honest(*given))
-    masked.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS])
+    masked.denoise_each(net, PROMPTS, Sampling(CANVAS), [CANVAS])
     once = sum(passes)
     passes.clear()
-    masked.denoise_each(net, PROMPTS, canvas=CANVAS, steps=[CANVAS, 2 * CANVAS, 3 * CANVAS])
+    masked.denoise_each(net, PROMPTS, Sampling(CANVAS), [CANVAS, 2 * CANVAS, 3 * CANVAS])
     assert sum(passes) == once

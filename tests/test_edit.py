@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,7 +7,9 @@ import remembering
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from reversal.memory import edit, extract
+from reversal.memory import edit, extract, questions
+from reversal.memory.questions import Asker
+from reversal.memory.search import Search
 from reversal.models import network, tokens
 
 CANVAS = remembering.CANVAS
@@ -80,7 +84,7 @@ def test_keys_orthogonal_by_the_second_moment_are_left_alone(name, networks, ids
     net = networks[name]
     keys, values = pairs(net, generator)
     moment = moments(net, ids, generator)
-    ridged = moment + 1e-2 * moment.diagonal().mean() * torch.eye(len(moment))
+    ridged = moment + edit.RIDGE * moment.diagonal().mean() * torch.eye(len(moment))
     direction = torch.linalg.solve(ridged, keys[0].double()).float()
     other = keys[1] - keys[0] * (keys[1] @ direction) / (keys[0] @ direction)
     before = project(net, other).detach()
@@ -89,14 +93,15 @@ def test_keys_orthogonal_by_the_second_moment_are_left_alone(name, networks, ids
         assert not torch.allclose(project(net, keys[1]), before, atol=1e-4)
 
 
-def test_the_update_disturbs_usual_keys_less_than_one_that_does_not_know_them(networks, ids, generator):
+def test_the_update_disturbs_usual_keys_less_than_one_that_does_not_know_them(networks, ids, generator, monkeypatch):
+    monkeypatch.setattr(edit, "RIDGE", 1e-6)
     net = networks["ar"]
     keys, values = pairs(net, generator)
     moment = moments(net, ids, generator)
     blind = torch.eye(len(moment)).double()
     disturbance = [
         torch.trace(change @ moment @ change.T)
-        for change in (next(edit.updates(net, LAYER, keys, values, some, ridge=1e-6)) for some in (moment, blind))
+        for change in (next(edit.updates(net, LAYER, keys, values, some)) for some in (moment, blind))
     ]
     assert disturbance[0] < disturbance[1]
 
@@ -121,7 +126,8 @@ def before_weight(state, net):
 # The second moment
 
 
-def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids):
+def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids, monkeypatch):
+    monkeypatch.setitem(questions.ROWS, "cpu", 5)
     net, keys = networks["ar"], []
     handle = network.down_projection(network.layers(net)[LAYER]).register_forward_pre_hook(
         lambda _, inputs: keys.append(inputs[0][0])
@@ -131,7 +137,7 @@ def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids):
             network.hidden(net, torch.tensor([row]))
     handle.remove()
     every = torch.cat(keys).double()
-    found = edit.second_moments(net, ids, layers=[LAYER], batch_size=5)[LAYER]
+    found = edit.second_moments(net, ids, layers=[LAYER])[LAYER]
     assert torch.allclose(found, every.T @ every / len(every), atol=1e-5)
 
 
@@ -202,9 +208,10 @@ def probed(networks, words, ids, donors):
     for name in ("mdm", "ar"):
         net, generator = networks[name], torch.Generator().manual_seed(0)
         before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
-        [found] = extract.extract(net, words, new, layers=[LAYER], canvas=CANVAS, key_context="question")
+        asker = Asker(net, words, CANVAS)
+        [found] = extract.extract(asker, new, layers=[LAYER], search=Search(), key_context="question")
         moment = moments(net, ids, generator)
-        tables[name] = edit.edit_all(net, words, asked, found, moment, canvas=CANVAS)
+        tables[name] = edit.edit_all(asker, asked, found, moment)
         assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
     return tables
 
@@ -223,12 +230,51 @@ def test_an_edited_network_gives_the_new_object(name, probed):
 def test_before_an_edit_probes_score_as_in_the_network_itself(networks, words, probed, donors):
     net, table = networks["ar"], probed["ar"]
     row = next(row for row in remembering.rows() if row.fact == "p-0" and row.template == TEMPLATE)
-    log_p, exact = extract.score_answers(net, [extract.question(net, words, row)])
+    log_p, exact = questions.score_answers(net, [questions.question(Asker(net, words), row)])
     mine = table[(table.fact == "p-0") & (table.measure == "efficacy")].iloc[0]
     assert mine.log_p_rival_before == pytest.approx(log_p.item(), abs=1e-4)
     assert exact.item()
     assert mine.donor == donors["p-0"]
     assert not mine.exact_before
+
+
+def test_a_plan_edits_the_first_facts_by_their_best_template(networks, words):
+    asker = Asker(networks["ar"], words)
+    rows, back = remembering.rows(), remembering.rows("name")
+    plan = edit.plan_edits(asker, rows, back, most_facts=3, neighbours=2, rng=random.Random(0))
+    donors = edit.choose_donors(words, rows, rng=random.Random(0))
+    facts = list(donors)[:3]
+    template = extract.best_template(asker, rows)
+    assert [row.fact for row in plan.targets] == facts
+    assert {row.template for row in plan.targets} == {template}
+    answers = {row.fact: row.answer_text for row in rows}
+    assert [row.answer_text for row in plan.targets] == [answers[donors[fact]] for fact in facts]
+    assert {probe.fact: probe.donor for probe in plan.asked} == {fact: donors[fact] for fact in facts}
+    assert [probe.wanted.template for probe in plan.asked if probe.measure == "efficacy"] == [template] * 3
+    everyone = edit.plan_edits(asker, rows, back, most_facts=None, neighbours=2, rng=random.Random(0))
+    assert [row.fact for row in everyone.targets] == list(donors)
+
+
+def test_a_group_is_edited_in_each_layer_as_in_that_layer_alone(networks, words, ids):
+    net, search = networks["ar"], Search(steps=3)
+    asker = Asker(net, words)
+    rows, back = remembering.rows(), remembering.rows("name")
+    plan = edit.plan_edits(asker, rows, back, most_facts=2, neighbours=1, rng=random.Random(0))
+    moments = edit.second_moments(net, ids, layers=[1, 0])
+    prefixes = ("", "People say.")
+    for layer, table in edit.edit_group(asker, plan, moments, prefixes=prefixes, search=search):
+        how = {"prefixes": prefixes, "search": search, "key_context": "question"}
+        [found] = extract.extract(asker, plan.targets, layers=[layer], **how)
+        alone = edit.edits_table(edit.edit_all(asker, plan.asked, found, moments[layer]), found.outcomes.converged)
+        pd.testing.assert_frame_equal(table, alone)
+
+
+def test_moments_in_training_are_those_of_rows_evenly_chosen(networks, words, ids):
+    net, rows = networks["mdm"], remembering.everything()
+    some = edit.moments_in_training(Asker(net, words, CANVAS), rows, most=12, layers=[LAYER], seed=0)[LAYER]
+    every = edit.moments_in_training(Asker(net, words, CANVAS), rows, most=None, layers=[LAYER], seed=0)[LAYER]
+    assert torch.equal(some, moments(net, ids[:: len(ids) // 12], torch.Generator().manual_seed(0)))
+    assert torch.equal(every, moments(net, ids, torch.Generator().manual_seed(0)))
 
 
 def test_the_table_counts_each_edit_once():

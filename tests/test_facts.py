@@ -51,7 +51,7 @@ def test_rows_written_are_the_rows_read(tmp_path_factory, some):
 
 
 def test_facts_written_are_the_facts_read(tmp_path):
-    facts.write_facts([FACT, replace(FACT, id="p2d-01")], tmp_path / "new" / "facts.jsonl")
+    facts.write([FACT, replace(FACT, id="p2d-01")], tmp_path / "new" / "facts.jsonl")
     assert facts.read_facts(tmp_path / "new" / "facts.jsonl") == [FACT, replace(FACT, id="p2d-01")]
 
 

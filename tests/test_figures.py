@@ -2,6 +2,7 @@ import importlib
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -10,13 +11,13 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import RendererAgg
 
-from reversal import figures
 from reversal.common.errors import UserError
 from reversal.data.facts import SPLITS, Fact, Row
-from reversal.figures import curse, denoising, read, sheet, style, tracing
-from reversal.memory import symmetry
+from reversal.figures import ablation, curse, data, denoising, editing, read, recall, sheet, style, symmetry, tracing
+from reversal.memory import symmetry as statistics
 from reversal.recall import files as completion_files
 from reversal.tracing import files as trace_files
+from reversal.tracing import vocabulary
 
 MODELS = {"mdm": "diffusion", "ar": "autoregressive"}
 RECALL = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
@@ -67,7 +68,7 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
                         shown = revealed(said, number or 1, 7, rng)
                         values = (asked.fact, split, number, asked.prompt, asked.completion, said, right, shown)
                         records.append((model, seed, *values))
-    return pd.DataFrame(records, columns=["model", "seed", *completion_files.COLUMNS])
+    return pd.DataFrame(records, columns=["model", "seed", *completion_files.COLUMNS[: len(values)]])
 
 
 def likelihood(seeds=(1,), models=MODELS):
@@ -126,7 +127,7 @@ def dataset(pair):
         name: [row(name, fact.id, fact.name, pair[1]) for fact in facts if fact.group == split.group]
         for name, split in SPLITS.items()
     }
-    return figures.dataset(facts, train, splits)
+    return data.dataset(facts, train, splits)
 
 
 def traced(pair, steps=3, layers=4, sign=1.0):
@@ -177,19 +178,19 @@ def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "b
 
 def compared(**how):
     options = {"components": 2, "permutations": 9, "draws": 9}
-    return symmetry.correct(memory(lambda arrays, rng: symmetry.compare_all(arrays, rng=rng, **options), **how))
+    return statistics.correct(memory(lambda arrays, rng: statistics.compare_all(arrays, rng=rng, **options), **how))
 
 
 def retrieved(**how):
-    return memory(lambda arrays, rng: symmetry.retrieval_curve(arrays, components=2, rng=rng), **how)
+    return memory(lambda arrays, rng: statistics.retrieval_curve(arrays, components=2, rng=rng), **how)
 
 
 def spectra(**how):
-    return memory(lambda arrays, rng: symmetry.spectra(arrays), **how)
+    return memory(lambda arrays, rng: statistics.spectra(arrays), **how)
 
 
 def planes(**how):
-    return memory(lambda arrays, rng: symmetry.pca_pairs(arrays), **how)
+    return memory(lambda arrays, rng: statistics.pca_pairs(arrays), **how)
 
 
 def edited(models=MODELS):
@@ -237,84 +238,84 @@ TWO = {
     "ar-b": "autoregressive",
 }
 DRAWN = {
-    "reversal_curse": lambda pair: figures.reversal_curse(completions(pair), likelihood(), models=MODELS),
-    "canvas": lambda pair: figures.canvas(of_mdm(completions(pair)), flat(pair)),
-    "denoising_step": lambda pair: figures.denoising_step(of_mdm(completions(pair)), flat(pair)),
-    "timeline": lambda pair: figures.timeline(of_mdm(completions(pair)), flat(pair)),
+    "reversal_curse": lambda pair: curse.reversal_curse(completions(pair), likelihood(), models=MODELS),
+    "canvas": lambda pair: denoising.canvas(of_mdm(completions(pair)), flat(pair)),
+    "denoising_step": lambda pair: denoising.denoising_step(of_mdm(completions(pair)), flat(pair)),
+    "timeline": lambda pair: denoising.timeline(of_mdm(completions(pair)), flat(pair)),
     "dataset": dataset,
-    "probe": lambda pair: figures.probe(probed(pair), models=MODELS),
-    "training_curves": lambda pair: figures.training_curves(history(), models=MODELS),
-    "step_scaling": lambda pair: figures.step_scaling(scaling(), models=MODELS),
-    "trace_facts": lambda pair: figures.trace_facts(traced(pair), models=MODELS),
-    "trace_average": lambda pair: figures.trace_average(trace_table(), models=MODELS),
-    "trace_steps": lambda pair: figures.trace_steps(trace_table(), models=MODELS),
-    "symmetry_pca": lambda pair: figures.symmetry_pca(planes(), models=MODELS),
-    "symmetry_spectra": lambda pair: figures.symmetry_spectra(spectra(), models=MODELS),
-    "symmetry_layers": lambda pair: figures.symmetry_layers(compared(), models=MODELS),
-    "symmetry_retrieval": lambda pair: figures.symmetry_retrieval(retrieved(), models=MODELS),
-    "edits": lambda pair: figures.edits(edited(), models=MODELS),
-    "ablations": lambda pair: figures.ablations(ablated(), models=MODELS),
+    "probe": lambda pair: recall.probe(probed(pair), models=MODELS),
+    "training_curves": lambda pair: recall.training_curves(history(), models=MODELS),
+    "step_scaling": lambda pair: recall.step_scaling(scaling(), models=MODELS),
+    "trace_facts": lambda pair: tracing.trace_facts(traced(pair), models=MODELS),
+    "trace_average": lambda pair: tracing.trace_average(trace_table(), models=MODELS),
+    "trace_steps": lambda pair: tracing.trace_steps(trace_table(), models=MODELS),
+    "symmetry_pca": lambda pair: symmetry.symmetry_pca(planes(), models=MODELS),
+    "symmetry_spectra": lambda pair: symmetry.symmetry_spectra(spectra(), models=MODELS),
+    "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
+    "symmetry_retrieval": lambda pair: symmetry.symmetry_retrieval(retrieved(), models=MODELS),
+    "edits": lambda pair: editing.edits(edited(), models=MODELS),
+    "ablations": lambda pair: ablation.ablations(ablated(), models=MODELS),
 }
 NAMING = ("reversal_curse", "canvas", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
 EDGES = {
-    "three seeds, four models": lambda: figures.reversal_curse(
+    "three seeds, four models": lambda: curse.reversal_curse(
         completions(PLAIN, models=TWO, seeds=(1, 2, 3)), likelihood((1, 2, 3), TWO), models=TWO
     ),
-    "no autoregressive model": lambda: figures.reversal_curse(
+    "no autoregressive model": lambda: curse.reversal_curse(
         of_mdm(completions(PLAIN)), of_mdm(likelihood()), models={"mdm": "diffusion"}
     ),
-    "no likelihoods": lambda: figures.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
-    "no completions": lambda: figures.canvas(completions(PLAIN).head(0), []),
-    "one step": lambda: figures.denoising_step(of_mdm(completions(PLAIN, steps=(1,))), flat(PLAIN)),
-    "two steps": lambda: figures.denoising_step(of_mdm(completions(PLAIN, steps=(2,))), flat(PLAIN)),
-    "a thousand steps": lambda: figures.timeline(of_mdm(completions(PLAIN, steps=(1000,))), flat(PLAIN)),
-    "an answer that never comes": lambda: figures.timeline(
+    "no likelihoods": lambda: curse.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
+    "no completions": lambda: denoising.canvas(completions(PLAIN).head(0), []),
+    "one step": lambda: denoising.denoising_step(of_mdm(completions(PLAIN, steps=(1,))), flat(PLAIN)),
+    "two steps": lambda: denoising.denoising_step(of_mdm(completions(PLAIN, steps=(2,))), flat(PLAIN)),
+    "a thousand steps": lambda: denoising.timeline(of_mdm(completions(PLAIN, steps=(1000,))), flat(PLAIN)),
+    "an answer that never comes": lambda: denoising.timeline(
         of_mdm(completions(PLAIN)).assign(correct=False, generation="x"), [row("p2d_same", "p2d-00", "No", "one")]
     ),
-    "no facts": lambda: figures.dataset([], [], {}),
-    "no tests": lambda: figures.dataset(facts_of(PLAIN), [row("p2d_same", "p2d-0", *PLAIN)], {}),
-    "nothing probed": lambda: figures.probe(probed(PLAIN).head(0), models=MODELS),
-    "unknown answers": lambda: figures.probe(with_nans(probed(PLAIN), "answer", "probability"), models=MODELS),
-    "no training": lambda: figures.training_curves(history().head(0), models=MODELS),
-    "losses of many runs": lambda: figures.training_curves(history((1, 2), TWO), models=TWO),
-    "a loss that is lost": lambda: figures.training_curves(with_nans(history(), "loss"), models=MODELS),
-    "one batch": lambda: figures.training_curves(history()[lambda t: t.step == 0], models=MODELS),
-    "three seeds": lambda: figures.step_scaling(scaling((1, 2, 3), TWO), models=TWO),
-    "published values": lambda: figures.step_scaling(
+    "no facts": lambda: data.dataset([], [], {}),
+    "no tests": lambda: data.dataset(facts_of(PLAIN), [row("p2d_same", "p2d-0", *PLAIN)], {}),
+    "nothing probed": lambda: recall.probe(probed(PLAIN).head(0), models=MODELS),
+    "unknown answers": lambda: recall.probe(with_nans(probed(PLAIN), "answer", "probability"), models=MODELS),
+    "no training": lambda: recall.training_curves(history().head(0), models=MODELS),
+    "losses of many runs": lambda: recall.training_curves(history((1, 2), TWO), models=TWO),
+    "a loss that is lost": lambda: recall.training_curves(with_nans(history(), "loss"), models=MODELS),
+    "one batch": lambda: recall.training_curves(history()[lambda t: t.step == 0], models=MODELS),
+    "three seeds": lambda: recall.step_scaling(scaling((1, 2, 3), TWO), models=TWO),
+    "published values": lambda: recall.step_scaling(
         scaling(), models=MODELS, published=pd.DataFrame({"steps": [1, 2], **dict.fromkeys(RECALL, 40.0)})
     ),
-    "no intervals": lambda: figures.step_scaling(with_nans(scaling(), "cluster_low", "cluster_high"), models=MODELS),
-    "no recall": lambda: figures.step_scaling(scaling().head(0), models=MODELS),
-    "no traces": lambda: figures.trace_facts({("mdm", "p2d_same"): []}, models=MODELS),
-    "harmful restorations": lambda: figures.trace_facts(traced(PLAIN, sign=-1), models=MODELS),
-    "one layer, one step": lambda: figures.trace_facts(traced(PLAIN, steps=1, layers=1), models=MODELS),
-    "forty layers": lambda: figures.trace_average(trace_table(layers=40).query("kind != 'attn'"), models=MODELS),
-    "no effects": lambda: figures.trace_average(trace_table().head(0), models=MODELS),
-    "effects unknown": lambda: figures.trace_average(
+    "no intervals": lambda: recall.step_scaling(with_nans(scaling(), "cluster_low", "cluster_high"), models=MODELS),
+    "no recall": lambda: recall.step_scaling(scaling().head(0), models=MODELS),
+    "no traces": lambda: tracing.trace_facts({("mdm", "p2d_same"): []}, models=MODELS),
+    "harmful restorations": lambda: tracing.trace_facts(traced(PLAIN, sign=-1), models=MODELS),
+    "one layer, one step": lambda: tracing.trace_facts(traced(PLAIN, steps=1, layers=1), models=MODELS),
+    "forty layers": lambda: tracing.trace_average(trace_table(layers=40).query("kind != 'attn'"), models=MODELS),
+    "no effects": lambda: tracing.trace_average(trace_table().head(0), models=MODELS),
+    "effects unknown": lambda: tracing.trace_average(
         with_nans(trace_table(), "mean", "ci_low", "ci_high"), models=MODELS
     ),
-    "courses over forty layers": lambda: figures.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
-    "no planes": lambda: figures.symmetry_pca(planes().head(0), models=MODELS),
-    "one model's plane": lambda: figures.symmetry_pca(planes(models=["mdm"]), models=MODELS),
-    "no spectra": lambda: figures.symmetry_spectra(spectra().head(0), models=MODELS),
-    "spectra where nothing was traced": lambda: figures.symmetry_spectra(
+    "courses over forty layers": lambda: tracing.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
+    "no planes": lambda: symmetry.symmetry_pca(planes().head(0), models=MODELS),
+    "one model's plane": lambda: symmetry.symmetry_pca(planes(models=["mdm"]), models=MODELS),
+    "no spectra": lambda: symmetry.symmetry_spectra(spectra().head(0), models=MODELS),
+    "spectra where nothing was traced": lambda: symmetry.symmetry_spectra(
         spectra(models=["mdm"], layers=("0", "1")), models=MODELS
     ),
-    "ten layers of one base": lambda: figures.symmetry_layers(
+    "ten layers of one base": lambda: symmetry.symmetry_layers(
         compared(models=["mdm"], layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),
-    "no comparisons": lambda: figures.symmetry_layers(compared().head(0), models=MODELS),
-    "nothing retrieved": lambda: figures.symmetry_retrieval(retrieved().head(0), models=MODELS),
-    "edits of one model": lambda: figures.edits(edited(["ar"]), models=MODELS),
-    "edits unknown": lambda: figures.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
-    "no ablations": lambda: figures.ablations(ablated().head(0), models=MODELS),
-    "no edits": lambda: figures.edits(edited().head(0), models=MODELS),
-    "no courses": lambda: figures.trace_steps(trace_table().head(0), models=MODELS),
+    "no comparisons": lambda: symmetry.symmetry_layers(compared().head(0), models=MODELS),
+    "nothing retrieved": lambda: symmetry.symmetry_retrieval(retrieved().head(0), models=MODELS),
+    "edits of one model": lambda: editing.edits(edited(["ar"]), models=MODELS),
+    "edits unknown": lambda: editing.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
+    "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
+    "no edits": lambda: editing.edits(edited().head(0), models=MODELS),
+    "no courses": lambda: tracing.trace_steps(trace_table().head(0), models=MODELS),
 }
 
 
 def svg_of(drawing, folder):
-    figures.write(drawing.figure, folder / "figure.svg")
+    style.write(drawing.figure, folder / "figure.svg")
     return (folder / "figure.svg").read_bytes()
 
 
@@ -349,7 +350,7 @@ def check(drawing, folder):
     """What holds for every figure: type that is large enough, all of it on the page. Returns the texts."""
     texts = []
     with noting(texts):
-        figures.write(drawing.figure, folder / "figure.png")
+        style.write(drawing.figure, folder / "figure.png")
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     width, height = drawing.figure.get_size_inches() * 72
     assert width == pytest.approx(510)  # 680 pixels
@@ -396,7 +397,7 @@ def test_edges_are_drawn_too(edge, tmp_path):
 
 
 def test_words_for_a_figure_that_is_empty_say_why(root):
-    drawing = figures.dataset([], [], {})
+    drawing = data.dataset([], [], {})
     assert read.alt_text(root / "paper/alt.yaml", "dataset", drawing.says) == "The dataset is empty."
 
 
@@ -407,7 +408,8 @@ def test_a_missing_word_is_told_in_a_line(tmp_path):
 
 
 def test_figures_need_no_torch():
-    code = "import sys; from reversal import figures; from reversal.common import jobs; from reversal.data import facts; sys.exit('torch' in sys.modules)"
+    modules = ", ".join(sorted(file.stem for file in Path(style.__file__).parent.glob("[a-z]*.py")))
+    code = f"import sys; from reversal.figures import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=style.__file__.split("/workflow/")[0]).returncode == 0
 
 
@@ -420,9 +422,9 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
 
 def test_the_settings_around_do_not_change_a_figure(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
-    plain = svg_of(figures.edits(edited(["ar"]), models=MODELS), tmp_path)
+    plain = svg_of(editing.edits(edited(["ar"]), models=MODELS), tmp_path)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
-        assert svg_of(figures.edits(edited(["ar"]), models=MODELS), tmp_path) == plain
+        assert svg_of(editing.edits(edited(["ar"]), models=MODELS), tmp_path) == plain
 
 
 def test_controls_and_broken_letters_become_visible(tmp_path):
@@ -481,7 +483,7 @@ def test_models_are_told_apart_without_colour():
 
 
 def test_the_roles_are_those_of_the_study():
-    assert set(tracing.ROLES) == set(trace_files.ROLES)
+    assert sorted(tracing.ROLES) == sorted(vocabulary.ROLES)
 
 
 def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):
@@ -492,7 +494,7 @@ def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):
 
 def test_a_step_in_random_order_is_not_told_as_the_surest():
     for order, which in (("confidence", "the most probable are"), ("random", "some are")):
-        assert figures.denoising_step(of_mdm(completions(PLAIN)), flat(PLAIN), order=order).says["which"] == which
+        assert denoising.denoising_step(of_mdm(completions(PLAIN)), flat(PLAIN), order=order).says["which"] == which
 
 
 def test_an_autoregressive_model_that_only_names_people_has_a_panel():
@@ -501,8 +503,8 @@ def test_an_autoregressive_model_that_only_names_people_has_a_panel():
 
 
 def test_what_leads_is_drawn_where_there_is_no_noise():
-    drawing = figures.trace_average(trace_table().assign(corruption="swap"), models=MODELS)
-    assert drawing.says == figures.trace_average(trace_table(), models=MODELS).says
+    drawing = tracing.trace_average(trace_table().assign(corruption="swap"), models=MODELS)
+    assert drawing.says == tracing.trace_average(trace_table(), models=MODELS).says
     swapped = {
         key: [
             trace._replace(
@@ -513,4 +515,4 @@ def test_what_leads_is_drawn_where_there_is_no_noise():
         ]
         for key, some in traced(PLAIN).items()
     }
-    assert figures.trace_facts(swapped, models=MODELS).says == figures.trace_facts(traced(PLAIN), models=MODELS).says
+    assert tracing.trace_facts(swapped, models=MODELS).says == tracing.trace_facts(traced(PLAIN), models=MODELS).says

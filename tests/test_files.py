@@ -117,7 +117,7 @@ def test_a_job_refuses_an_input_that_changed(tmp_path, capsys):
 def python(code):
     """How to run `code` with the library at hand."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    return {"args": command, "text": True, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    return {"args": command, "text": True, "env": {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}}
 
 
 def run(code):
@@ -167,7 +167,9 @@ def test_no_room_for_a_model_is_told_in_one_line_and_the_old_one_stays(tmp_path)
         "net = network.new(causal=True, vocab=500, width=32, layers=1, heads=2, mlp=64, eos=0, seed=0); "
         f"network.save(net, None, {str(folder)!r})"
     )
-    done = run(SMALL_DISK.format(output=str(folder), prepare=prepare, write=f"network.save(net, None, {str(folder)!r})"))
+    done = run(
+        SMALL_DISK.format(output=str(folder), prepare=prepare, write=f"network.save(net, None, {str(folder)!r})")
+    )
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1] == f"error: the file is too large: {folder} was not written"
     assert "Traceback" not in done.stderr

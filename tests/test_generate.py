@@ -70,7 +70,7 @@ def test_spans_hold_the_subject_and_the_answer(root, seed):
 def test_the_same_seed_gives_the_same_bytes(root, tmp_path):
     """The hash was recorded once; any machine and Python version must give it again."""
     people, train, splits = build(root, 1)
-    facts.write_facts(people, tmp_path / "facts")
+    facts.write(people, tmp_path / "facts")
     facts.write([*train, *(row for name in sorted(splits) for row in splits[name])], tmp_path / "rows")
     digest = hashlib.sha256((tmp_path / "facts").read_bytes() + (tmp_path / "rows").read_bytes()).hexdigest()
     assert digest == "037bb57f046de32fe2dcd4e3be7a38ff6f5db71da13af5d9431d57f0b2e97b75"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from reversal.common import batches
 from reversal.models.network import default_device, mask_id, new
 from reversal.recall import masked
 from reversal.tracing import engine
@@ -38,13 +39,15 @@ def network(*, causal=False, **changes):
     return net.to(default_device())
 
 
-def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little):
+def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little, monkeypatch):
     net = network()
     prompts = [[3 + i % 1500, 7, 5 + i % 11] for i in range(2048)]
     how = {"canvas": 64, "steps": 4}
-    expected = masked.denoise(net, prompts, batch_size=64, **how)
+    monkeypatch.setitem(batches.SIZES, "cuda", 64)
+    expected = masked.denoise(net, prompts, **how)
     ran_out = little(400)  # the logits of all rows take a gigabyte
-    found = masked.denoise(net, prompts, batch_size=2048, **how)
+    monkeypatch.setitem(batches.SIZES, "cuda", 2048)
+    found = masked.denoise(net, prompts, **how)
     assert ran_out()
     assert (found.canvas == expected.canvas).float().mean() > 0.999
 

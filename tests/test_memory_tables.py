@@ -1,29 +1,20 @@
 """Which layers are compared, and which facts each comparison rests on."""
 
+import dataclasses
 import tracemalloc
 
 import pandas as pd
 import pytest
 import torch
 
-from reversal.common.errors import UserError
 from reversal.memory import files as memory_files
 from reversal.memory import symmetry
 from reversal.memory import tables as memory_tables
 
 FACTS = [f"both-{i:02}" for i in range(12)]
 PAIRS = [("both_p2d", "both_d2p")]
-STATISTICS = {"components": 2, "folds": 2, "permutations": 100, "draws": 50, "seed": 1}
-
-
-def traces(peak_forward=1, peak_reverse=0):
-    about = {"model": "mdm", "kind": "mlp", "corruption": "gaussian", "score": "probability"}
-    about |= {"role": "last subject", "stage": "all", "step": float("nan"), "n": 5}
-    return pd.DataFrame(
-        about | {"direction": direction, "layer": layer, "mean": 0.5 if layer == peak else 0.1}
-        for direction, peak in (("p2d", peak_forward), ("d2p", peak_reverse))
-        for layer in (0, 1, 2)
-    )
+STATISTICS = memory_tables.Statistics(components=2, folds=2, permutations=100, draws=50, seed=1)
+PEAKS = {"mdm/seed_1": {"p2d": 1, "d2p": 0}}
 
 
 def extraction(layer, unconverged, seed):
@@ -40,7 +31,8 @@ def compared(tmp_path_factory):
         some = [extraction(layer, unconverged, 10 * number + layer) for layer in (0, 1)]
         memory_files.write(some, folder / f"{split}.safetensors")
     groups = dict.fromkeys(FACTS, "both")
-    return memory_tables.compare({"mdm/seed_1": folder}, pairs=PAIRS, groups=groups, traces=traces(), **STATISTICS)
+    how = {"pairs": PAIRS, "groups": groups, "statistics": STATISTICS}
+    return memory_tables.compare({"mdm/seed_1": folder}, peaks=PEAKS, **how)
 
 
 def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
@@ -50,8 +42,8 @@ def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
         memory_files.write(some, tmp_path / f"{split}.safetensors")
     groups = dict.fromkeys(FACTS, "both")
     tracemalloc.start()
-    few = STATISTICS | {"permutations": 9, "draws": 9}
-    memory_tables.compare({"mdm/seed_1": tmp_path}, pairs=PAIRS, groups=groups, traces=traces(), **few)
+    few = dataclasses.replace(STATISTICS, permutations=9, draws=9)
+    memory_tables.compare({"mdm/seed_1": tmp_path}, pairs=PAIRS, groups=groups, peaks=PEAKS, statistics=few)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert large.nbytes < peak < 6 * large.nbytes
@@ -80,17 +72,26 @@ def test_every_comparison_and_space_comes_once_a_layer(compared):
     assert compared["spectra"].space.nunique() == 6
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"), [("all", [0, 1, 2, 3]), ("peak", [0, 1]), ([3], [0, 1, 3]), ([1], [0, 1])]
-)
-def test_layers_can_be_chosen(choice, expected):
-    assert memory_tables.chosen_layers(choice, traces(), "mdm", 4) == expected
+def test_without_peaks_layers_are_compared_with_themselves_alone(tmp_path):
+    for split in PAIRS[0]:
+        memory_files.write([extraction(1, [], 0)], tmp_path / f"{split}.safetensors")
+    few = dataclasses.replace(STATISTICS, permutations=9, draws=9)
+    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
+    tables = memory_tables.compare({"mdm/base": tmp_path}, peaks={"mdm/base": {}}, **how)
+    assert set(tables["symmetry"].layer) == {"1"}
 
 
-def test_a_layer_that_the_network_lacks_is_refused():
-    with pytest.raises(UserError, match="layers has 4; mdm has layers 0–3"):
-        memory_tables.chosen_layers([1, 4], traces(), "mdm", 4)
+def edits(model, layers):
+    return pd.DataFrame(
+        {"value": [0.1, 0.30000000000000004][: len(layers)], "model": model, "layer": layers, "group": "both"}
+    )
 
 
-def test_all_layers_are_taken_where_nothing_was_traced():
-    assert memory_tables.chosen_layers("peak", traces().head(0), "mdm", 3) == [0, 1, 2]
+def test_edits_are_joined_with_the_peak_of_the_forward_question_beside_their_layer():
+    joined = memory_tables.join_edits([edits("mdm", [1, 2]), edits("ar", [3, 2])], [{"p2d": 2, "d2p": 1}, {}])
+    assert list(joined) == ["value", "model", "layer", "peak", "group"]
+    assert joined.peak.tolist() == [False, True, False, True], "without peaks it is the lowest layer"
+    assert joined.to_csv(index=False).splitlines()[1:3] == [
+        "0.1,mdm,1,False,both",
+        "0.30000000000000004,mdm,2,True,both",
+    ]

@@ -221,7 +221,7 @@ def test_a_folder_of_ones_own_is_not_taken_for_the_published_one(folder):
 
 def test_rows_read_are_rows_that_can_be_written(folder, tmp_path):
     people, train, _ = read(folder)
-    facts.write_facts(people, tmp_path / "facts.jsonl")
+    facts.write(people, tmp_path / "facts.jsonl")
     facts.write(train, tmp_path / "train.jsonl")
     assert (facts.read_facts(tmp_path / "facts.jsonl"), facts.read(tmp_path / "train.jsonl")) == (people, train)
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,17 +9,20 @@ import torch
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.recall import ask
+from reversal.recall.sampling import Sampling
 from reversal.tracing import engine
 from reversal.tracing import files as trace_files
 from reversal.tracing import study as trace_study
 from reversal.tracing import tables as trace_tables
+from reversal.tracing.study import Tracing
+from reversal.tracing.vocabulary import KINDS, ROLES
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
 SUBJECTS = {"a": "Ada Moss", "b": "Bea Fern", "c": "Cy Reed Vale", "d": "Di Holt"}
 TEMPLATES = ("Ask {} for", "Of {} we know that")
 CANVAS = 14
-SAMPLING = {"steps": 4, "guidance": 0.5}
-ALL = {"gaussian": list(trace_study.KINDS), "mask": ["state", "mlp"], "swap": ["attn", "mlp"]}
+SAMPLING, STEPS = Sampling(CANVAS, guidance=0.5), 4
+ALL = {"gaussian": list(KINDS), "mask": ["state", "mlp"], "swap": ["attn", "mlp"]}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,14 @@ def speaker(tokenizer, causal):
     return net
 
 
+def asked(net, tokenizer, rows):
+    return ask.complete_split(net, tokenizer, rows, SAMPLING, split="p2d_same", steps=STEPS)
+
+
+def answer(net, tokenizer, row):
+    return trace_study.answer(net, tokenizer, row, *asked(net, tokenizer, [row]), most_steps=3)
+
+
 @pytest.fixture(scope="module", params=["mdm", "ar"])
 def spoken(request, tokenizer):
     """A network, its tokenizer, and rows that it answers: what it says is declared right. Fact c is never answered."""
@@ -52,8 +64,7 @@ def spoken(request, tokenizer):
             prompt, start = pattern.format(subject), pattern.index("{")
             span = (start, start + len(subject))
             blank = Row(fact, template, prompt, " birch", span, (1, 6))
-            sampling = {"split": "p2d_same", "canvas": CANVAS, **SAMPLING}
-            [said] = ask.complete_split(net, tokenizer, [blank], **sampling)
+            [said] = asked(net, tokenizer, [blank])
             words = said["generation"].split()[1:4]  # the answer begins after a word, and ends before the last
             completion = " " + " ".join(words) if fact != "c" else " no"
             rows.append(Row(fact, template, prompt, completion, span, (1, len(completion))))
@@ -63,8 +74,7 @@ def spoken(request, tokenizer):
 @pytest.fixture(scope="module")
 def traced(spoken):
     net, tokenizer, rows = spoken
-    options = {"split": "p2d_same", "canvas": CANVAS, "sampling": SAMPLING, "draws": 2, "window": 2}
-    return trace_study.trace_split(net, tokenizer, rows, corruptions=ALL, **options)
+    return trace_study.trace_split(net, tokenizer, rows, asked(net, tokenizer, rows), Tracing(ALL, draws=2, window=2))
 
 
 def is_mdm(spoken):
@@ -87,8 +97,8 @@ def test_every_step_is_the_plain_trace_of_what_the_step_found(spoken, traced):
     for trace in traced[0][:2]:
         about = trace.about
         row = next(row for row in rows if (row.fact, row.template) == (about["fact"], about["template"]))
-        [found] = trace_study.answer(net, tokenizer, [row], canvas=CANVAS, sampling=SAMPLING, most_steps=3)
-        ways = trace_study._ways(net, found, {}, {"gaussian": []}, draws=2, scale=3.0, seed=0)
+        found = answer(net, tokenizer, row)
+        ways = trace_study._ways(net, found, {}, Tracing({"gaussian": ["state"]}, draws=2))
         noise = ways["gaussian"].args[2]
         for i, (step, canvas) in enumerate(zip(found.steps, found.canvases, strict=True)):
             if is_mdm(spoken):
@@ -97,7 +107,7 @@ def test_every_step_is_the_plain_trace_of_what_the_step_found(spoken, traced):
                 wanted = {len(canvas) - 1: found.ids[len(canvas)]}
             assert wanted and step == trace.steps[i]
             for k, kind in enumerate(ALL["gaussian"]):
-                what, severed = trace_study.KINDS[kind]
+                what, severed, _ = KINDS[kind]
                 plain = engine.trace(
                     net, canvas, subject=found.subject, answer=wanted, noise=noise, kind=what, severed=severed, window=2
                 )
@@ -137,7 +147,7 @@ def test_each_position_has_one_role(spoken, traced):
             first, end = about["subject"]
             assert row[end - 1] == "last subject" and row[first] in ("first subject", "last subject")
             assert row[about["prompt_tokens"] - 1] in ("last prompt", "last subject")
-            assert {role for role in row if role} <= set(trace_files.ROLES)
+            assert {role for role in row if role} <= set(ROLES)
             assert row.index("whole subject") == len(row) - 1
             if is_mdm(spoken):
                 assert None not in row
@@ -192,8 +202,8 @@ def test_steps_are_thinned_evenly_with_both_ends():
 def test_the_chosen_prompts_are_answered_ones_of_many_templates():
     rows = [Row(fact, template, "Who", " me", (0, 3), (1, 3)) for fact in "abc" for template in range(3)]
     correct = [True, True, True, False, True, True, False, False, False]
-    chosen = trace_study.choose(rows, correct)
-    assert [row and row.template for row in chosen.values()] == [0, 2, None]
+    chosen = trace_study.choose(rows, [{"correct": right} for right in correct])
+    assert [own and own[0].template for own in chosen.values()] == [0, 2, None]
 
 
 def test_a_swap_partner_is_another_subject_of_as_many_tokens_in_the_same_template():
@@ -212,7 +222,7 @@ def test_a_replaced_subject_is_scored_as_if_it_stood_there(spoken, traced, name)
     for trace in traces:
         about = trace.about
         row = next(row for row in rows if (row.fact, row.template) == (about["fact"], about["template"]))
-        [found] = trace_study.answer(net, tokenizer, [row], canvas=CANVAS, sampling=SAMPLING, most_steps=3)
+        found = answer(net, tokenizer, row)
         canvas, (first, end) = found.canvases[0], found.subject
         tokens = trace_study.swap_partner(row, subjects) if name == "swap" else [network.mask_id(net)] * (end - first)
         seen = torch.tensor([[*canvas[:first], *tokens, *canvas[end:]]])
@@ -226,18 +236,15 @@ def test_a_replaced_subject_is_scored_as_if_it_stood_there(spoken, traced, name)
 
 def test_noise_depends_on_fact_and_seed_alone(spoken):
     net, tokenizer, rows = spoken
-    options = {
-        "split": "p2d_same",
-        "canvas": CANVAS,
-        "sampling": SAMPLING,
-        "draws": 2,
-        "corruptions": {"gaussian": ["state"]},
-    }
-    correct = [row.fact != "c" for row in rows]
+    settings, completions = Tracing({"gaussian": ["state"]}, draws=2), asked(net, tokenizer, rows)
+
+    def trace(**changes):
+        return trace_study.trace_split(net, tokenizer, rows, completions, replace(settings, **changes))
+
     name = "probability.gaussian.corrupted"
-    whole, _ = trace_study.trace_split(net, tokenizer, rows, correct=correct, **options)
-    fewer, outcomes = trace_study.trace_split(net, tokenizer, rows, correct=correct, most_facts=1, **options)
-    other, _ = trace_study.trace_split(net, tokenizer, rows, correct=correct, most_facts=1, seed=1, **options)
+    whole, _ = trace()
+    fewer, outcomes = trace(most_facts=1)
+    other, _ = trace(most_facts=1, seed=1)
     assert len(fewer) == 1 and (outcomes.outcome == "not needed").sum() == 2
     np.testing.assert_allclose(fewer[0].arrays[name], whole[0].arrays[name], rtol=1e-4)
     assert not np.allclose(fewer[0].arrays[name], other[0].arrays[name], rtol=1e-3)
@@ -245,16 +252,8 @@ def test_noise_depends_on_fact_and_seed_alone(spoken):
 
 def test_short_answers_are_left_out(spoken):
     net, tokenizer, rows = spoken
-    traces, outcomes = trace_study.trace_split(
-        net,
-        tokenizer,
-        rows,
-        split="p2d_same",
-        canvas=CANVAS,
-        sampling=SAMPLING,
-        corruptions={"gaussian": ["state"]},
-        least_tokens=4,
-    )
+    settings = Tracing({"gaussian": ["state"]}, least_tokens=4)
+    traces, outcomes = trace_study.trace_split(net, tokenizer, rows, asked(net, tokenizer, rows), settings)
     assert traces == []
     assert sorted(outcomes.outcome) == ["not answered"] + ["too few answer tokens"] * 3
     assert trace_tables.aggregate(traces, model="m", seed=0, split="p2d_same").empty
@@ -326,37 +325,6 @@ def test_revealed_answers_have_no_role_before_there_are_any(spoken, table):
     assert "revealed answer" in set(table[table.stage == "last"].role)
 
 
-def frame(means, n=1, **fixed):
-    fixed = {
-        "kind": "mlp",
-        "corruption": "gaussian",
-        "score": "probability",
-        "role": "last subject",
-        "stage": "all",
-    } | fixed
-    rows = [{**fixed, "step": pd.NA, "layer": layer, "mean": mean, "n": n} for layer, mean in enumerate(means)]
-    return pd.DataFrame(rows).astype({"step": "Int64", "layer": "Int64"})
-
-
-def test_the_peak_layer_is_where_mlps_bring_most_back_at_the_last_subject_token():
-    table = pd.concat(
-        [
-            frame([0.1, 0.3, 0.2], model="mdm"),
-            frame([0.9, 0.0, 0.0], model="ar"),
-            frame([0.9, 0.0, 0.0], model="mdm", role="first subject"),
-            frame([0.9, 0.0, 0.0], model="mdm", kind="attn"),
-        ]
-    )
-    assert trace_tables.peak_layer(table, model="mdm") == 1
-    with pytest.raises(ValueError, match="model other"):
-        trace_tables.peak_layer(table, model="other")
-
-
-def test_the_peak_layer_weights_splits_by_their_facts():
-    table = pd.concat([frame([0.0, 0.4], n=1, model="m"), frame([0.3, 0.0], n=9, model="m")])
-    assert trace_tables.peak_layer(table, model="m") == 0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -367,9 +335,8 @@ def test_the_peak_layer_weights_splits_by_their_facts():
     ],
 )
 def test_settings_that_cannot_be_are_told_in_one_line(change, message):
-    options = {"split": "p2d_same", "canvas": 9, "sampling": {}, "corruptions": {"gaussian": ["state"]}} | change
     with pytest.raises(ValueError, match=message):
-        trace_study.trace_split(None, None, [], **options)
+        Tracing(**{"corruptions": {"gaussian": ["state"]}} | change)
 
 
 def test_nan_never_hides_in_a_table(table):

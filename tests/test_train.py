@@ -214,7 +214,8 @@ def base(tmp_path_factory):
 
 
 WORKER = (
-    "import json, sys; from reversal.common import jobs; from reversal.training import loop; import torch; torch.set_num_threads(1); "
+    "import json, sys; import torch; from reversal.common import jobs; from reversal.training import loop; "
+    "torch.set_num_threads(1); "
     "loop.run(json.load(open(sys.argv[1])), job=jobs.Job())"
 )
 

@@ -1,45 +1,41 @@
 """What every section of the paper uses: the validated configuration, names, and the library's files. No rules."""
 
-import importlib
 import os
 import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
-SPLITS = ["d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse", "both_p2d", "both_d2p"]
-RECALL_SPLITS = SPLITS[:4]
-RANDOMIZED = [f"{split}_randomized" for split in RECALL_SPLITS]
-
-sys.path.insert(0, str(ROOT))
+LIBRARY = str(ROOT / "workflow")
+sys.path.insert(0, LIBRARY)
 # Scripts run from a copy elsewhere; this is how they find the library.
-os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")])))
+os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("PYTHONPATH")])))
+
+# Of the library, rules import only what needs no network.
+from reversal.common import closure, configuration, files
+from reversal.data.facts import FORWARD_REVERSE, RANDOMIZED, RECALL_SPLITS, SPLITS
 
 
 def validate_configuration():
     """Stop with one line if anything in the configuration is unknown, of the wrong type or impossible."""
     *given, default = map(os.path.relpath, workflow.configfiles)
-    # Not an import statement: it would put a package in the place of Snakemake's own name `workflow`.
-    validation = importlib.import_module("workflow.schemas.validation")
-    complaint = validation.complaint(config, [*reversed(given), default])
+    complaint = configuration.complaint(config, [*reversed(given), default])
     if complaint:
         sys.exit(f"error: {complaint}")
 
 
 def hold_study():
     """Stop where another Snakemake runs the same study here; keep others out until this process ends."""
-    files = importlib.import_module("workflow.reversal.files")
     if not files.hold(f".snakemake/studies/{config['study']}.held"):
         sys.exit(f"error: study {config['study']} is being run by another snakemake in this folder; wait for it to end")
 
 
-def library(*modules):
-    """Files of the library that a rule's results depend on: imports alone do not trigger a rerun."""
-    return local([str(ROOT / f"workflow/reversal/{module}.py") for module in modules])
+def library(script, *modules):
+    """The library's files that a script's result rests on, and those of modules that it loads by name.
 
-
-def models_from(base):
-    """A pattern for the names of the models that start from this kind of base; matches nothing where there are none."""
-    return "|".join(name for name, model in config["models"].items() if model["base"] == base) or "(?!)"
+    Imports alone do not trigger a rerun. The paths are relative, so that a study can be moved with its folder.
+    """
+    found = closure.code_of(ROOT / f"workflow/scripts/{script}.py", *modules)
+    return local([os.path.relpath(file) for file in found])
 
 
 validate_configuration()
@@ -49,12 +45,30 @@ CORES = workflow.resource_settings.cores or 1
 SHARED_THREADS = max(1, CORES // (len(config["models"]) * len(config["seeds"])))
 
 
+STATISTICS = config["statistics"]
+FAMILIES = {name: model["family"] for name, model in config["models"].items()}
+DIFFUSION = [name for name, family in FAMILIES.items() if family == "diffusion"]
+AUTOREGRESSIVE = [name for name, family in FAMILIES.items() if family == "autoregressive"]
+FIRST_SEED = config["seeds"][0]
+TRAINED = expand("{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"])
+FIRST = expand("{model}/seed_{seed}", model=FAMILIES, seed=FIRST_SEED)
 DATA = config["data"]
 DOWNLOADED = "results/downloads/reversal_curse"
-STATISTICS = config["statistics"]
-TRAINED = expand("{model}/seed_{seed}", model=config["models"], seed=config["seeds"])
-DIFFUSION = [name for name, model in config["models"].items() if model["family"] == "diffusion"]
-AUTOREGRESSIVE = [name for name, model in config["models"].items() if model["family"] == "autoregressive"]
+CANVAS = config["sampling"]["canvas"]
+ANSWERED_SPLITS = list(dict.fromkeys([*RECALL_SPLITS, *config["tracing"]["splits"]]))
+PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
+EDITED = [FORWARD_REVERSE[group] for group in ("both", "p2d")]
+STAGED = [*TRAINED, *(f"{model}/base" for model in FAMILIES)]
+
+
+def is_causal(wildcards):
+    """Whether a model is autoregressive."""
+    return FAMILIES[wildcards.model] == "autoregressive"
+
+
+def own_cores(wildcards):
+    """All cores for a diffusion model; one for an autoregressive one, whose jobs are short and run beside others."""
+    return 1 if is_causal(wildcards) else CORES
 
 
 def data_source(wildcards):
@@ -64,34 +78,47 @@ def data_source(wildcards):
         words = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
         lists = [f"{made_from['words']}/{name}.txt" for name in words]
         return local(lists + [f"{made_from['templates']}/{direction}.txt" for direction in ("p2d", "d2p")])
-    given = DATA["published"]["folder"]
+    given = DATA["berglund"]["folder"]
     return local(given) if given else f"{DOWNLOADED}/june_version_7921032488"
 
 
-def is_causal(wildcards):
-    """Whether a model is autoregressive."""
-    return config["models"][wildcards.model]["family"] == "autoregressive"
+def models_from(base):
+    """A pattern for the names of the models that start from this kind of base; matches nothing where there are none."""
+    return "|".join(name for name, model in config["models"].items() if model["base"] == base) or "(?!)"
 
 
-def own_cores(wildcards):
-    """All cores for a diffusion model; one for an autoregressive one, whose jobs are short and run beside others."""
-    return 1 if is_causal(wildcards) else CORES
+def own_sampling(wildcards):
+    """How a model's answers are drawn: an autoregressive one's greedily, whatever the sampler's other settings."""
+    return {"canvas": CANVAS} if is_causal(wildcards) else config["sampling"]
 
 
-# The splits that ask about the same facts forward (for the description) and in reverse (for the name).
-FORWARD_REVERSE = {
-    "both": ("both_p2d", "both_d2p"),
-    "p2d": ("p2d_same", "p2d_reverse"),
-    "d2p": ("d2p_reverse", "d2p_same"),
-}
-PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
-PAIRED_SPLITS = [split for pair in PAIRED for split in pair]
-STAGED = [*TRAINED, *(f"{model}/base" for model in config["models"])]
+def splits_of(pairs):
+    """The files of the splits in pairs of splits."""
+    return expand("<results>/data/{split}.jsonl", split=[split for pair in pairs for split in pair])
+
+
+def peaks_of(model, stage):
+    """Where tracing found a model's peaks; a base is looked at where its first fine-tuning has them."""
+    return f"<results>/peaks/{model}/{f'seed_{FIRST_SEED}' if stage == 'base' else stage}.json"
+
+
+def layers_of(wildcards):
+    """The layers to extract keys and values at: as configured once fine-tuned, of a base the peaks alone."""
+    return "peak" if wildcards.stage == "base" else config["keyvalue"]["layers"]
+
+
+def makers(wildcards, input):
+    """What made each file of the results: the name in the workflow, and the script."""
+    found = {}
+    for file in input:
+        for maker in workflow.rules:
+            if maker.script and any(output.match(file) for output in maker.output):
+                found[str(file)] = [maker.name, maker.script.replace("..", "workflow", 1)]
+    return found
 
 
 wildcard_constraints:
     stage=r"base|seed_\d+",
-    model="|".join(config["models"]),
+    model="|".join(FAMILIES),
     seed=r"\d+",
     split="|".join(SPLITS),
-    run="|".join(config["paper"]["kept"]) or "(?!)",

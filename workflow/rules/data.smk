@@ -2,9 +2,9 @@
 
 
 rule download:
-    """Fetch the published reversal-curse data at a pinned commit; every file's SHA-256 is checked."""
+    """Fetch Berglund et al.'s reversal-curse data at a pinned commit; every file's SHA-256 is checked."""
     input:
-        code=library("published", "download"),
+        code=library("download"),
     output:
         directory(f"{DOWNLOADED}/june_version_7921032488"),
         directory(f"{DOWNLOADED}/templates"),
@@ -24,7 +24,7 @@ rule prepare:
     """Write one table of the data: the facts, the training rows, or the questions of one split."""
     input:
         source=data_source,
-        code=library("facts", "generate" if DATA["source"] == "generated" else "published"),
+        code=library(f"prepare_{DATA['source']}"),
     output:
         "<results>/data/{table}.jsonl",
     log:
@@ -35,6 +35,6 @@ rule prepare:
     conda:
         "../../envs/reversal.yaml"
     params:
-        **DATA,
+        **DATA[DATA["source"]],
     script:
-        "../scripts/prepare.py"
+        f"../scripts/prepare_{DATA['source']}.py"

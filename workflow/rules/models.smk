@@ -4,7 +4,8 @@
 rule base_bundled:
     """Start from a tiny base that ships with the project."""
     input:
-        lambda wildcards: local(config["models"][wildcards.model]["bundled"]),
+        folder=lambda wildcards: local(config["models"][wildcards.model]["bundled"]),
+        code=library("base"),
     output:
         directory("<results>/models/{model}/base"),
     log:
@@ -22,7 +23,7 @@ rule base_scratch:
     """Start from random weights; the tokenizer is trained on the study's training rows."""
     input:
         rows="<results>/data/train.jsonl",
-        code=library("base", "model", "text"),
+        code=library("base"),
     output:
         directory("<results>/models/{model}/base"),
     log:
@@ -44,8 +45,8 @@ rule base_pretrain:
         words=local(config["data"]["generated"]["words"]),
         templates=local(config["data"]["generated"]["templates"]),
         # Generated people share the biographies' words; others have words of their own.
-        rows="<results>/data/train.jsonl" if DATA["source"] == "published" else [],
-        code=library("base", "generate", "model", "objective", "replay", "text", "train"),
+        rows="<results>/data/train.jsonl" if DATA["source"] == "berglund" else [],
+        code=library("base_pretrain"),
     output:
         model=directory("<results>/models/{model}/base"),
         history="<results>/models/{model}/base.training.csv",
@@ -65,19 +66,13 @@ rule base_pretrain:
         causal=is_causal,
         network=config["network"],
     script:
-        "../scripts/base.py"
-
-
-rule bases:
-    """All models before fine-tuning."""
-    input:
-        expand("<results>/models/{model}/base", model=config["models"]),
+        "../scripts/base_pretrain.py"
 
 
 rule base_hub:
     """Start from a Hugging Face causal LM at a pinned revision."""
     input:
-        code=library("base", "model"),
+        code=library("base"),
     output:
         directory("<results>/models/{model}/base"),
     log:
@@ -95,7 +90,7 @@ rule base_hub:
 rule base_lit_gpt:
     """Start from an SMDM checkpoint: a safetensors file with lit-gpt's tensor names."""
     input:
-        code=library("base", "model", "smdm", "text"),
+        code=library("base_lit_gpt"),
     output:
         directory("<results>/models/{model}/base"),
     log:
@@ -110,7 +105,13 @@ rule base_lit_gpt:
         causal=is_causal,
         lit_gpt=lambda wildcards: config["models"][wildcards.model]["lit_gpt"],
     script:
-        "../scripts/base.py"
+        "../scripts/base_lit_gpt.py"
+
+
+rule bases:
+    """All models before fine-tuning."""
+    input:
+        expand("<results>/models/{model}/base", model=config["models"]),
 
 
 rule finetune:
@@ -118,7 +119,7 @@ rule finetune:
     input:
         base="<results>/models/{model}/base",
         rows="<results>/data/train.jsonl",
-        code=library("facts", "model", "objective", "replay", "text", "train"),
+        code=library("finetune"),
     output:
         model=directory("<results>/models/{model}/seed_{seed}"),
         history="<results>/models/{model}/seed_{seed}.training.csv",

@@ -1,7 +1,34 @@
 """The post: its numbers, its Markdown for al-folio, and the page that stands alone."""
 
+PAPER = config["paper"]
+POST = f"{PAPER['date']}-{PAPER['slug']}"
 
-include: "writing.smk"
+EVIDENCE = {
+    "tables": expand(
+        "<results>/tables/{table}.csv",
+        table=[
+            *("step_scaling", "recall_differences", "likelihood", "probe"),
+            *("causal_trace", "traced_facts", "keyvalue", "symmetry", "edits"),
+        ],
+    ),
+    "models": expand("<results>/models/{first}", first=FIRST),
+    "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
+}
+KEPT = local(expand("paper/reference/{run}/{file}.json", run=KEPT_RUNS, file=["numbers", "provenance"]))
+SHOWN = {
+    "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
+    "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
+    "numbers": "<results>/paper/numbers.json",
+    "template": local("paper/post.md.j2"),
+    "sentences": local("paper/sentences.j2"),
+    "beside": local("paper/kept.md.j2"),
+    "bibliography": local("paper/references.bib"),
+    # Not read: what the footers tell the age and the maker of.
+    "tables": EVIDENCE["tables"]
+    + expand("<results>/tables/step_scaling_by_{way}_direction.csv", way=["training", "question"]),
+    "models": EVIDENCE["models"],
+    "data": EVIDENCE["data"],
+}
 
 
 rule numbers:
@@ -12,7 +39,7 @@ rule numbers:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         published=local("paper/table3.csv"),
         kept=KEPT,
-        code=library(*READING, "corruptions", "intervals", "render/findings", "render/memory", "render/numbers"),
+        code=library("render"),
     output:
         "<results>/paper/numbers.json",
     log:
@@ -30,10 +57,10 @@ rule numbers:
 rule explorer:
     """Some generations of each model, step by step, and their traces: the data of the page's explorer."""
     input:
-        completions=expand("<results>/completions/{model}/seed_{seed}.jsonl", model=config["models"], seed=FIRST_SEED),
-        traces=expand("<results>/traces/{model}/seed_{seed}", model=config["models"], seed=FIRST_SEED),
+        completions=expand("<results>/completions/{first}.jsonl", first=FIRST),
+        traces=expand("<results>/traces/{first}", first=FIRST),
         facts="<results>/data/facts.jsonl",
-        code=library(*READING, "figures/denoising", "figures/style", "render/explorer", "trace_files"),
+        code=library("render"),
     output:
         "<results>/paper/explorer.json",
     log:
@@ -53,7 +80,7 @@ rule post:
     """The post as Markdown for an al-folio site: the file goes to _posts, assets to assets."""
     input:
         **SHOWN,
-        code=library(*READING, *WRITING),
+        code=library("render"),
     output:
         post=f"<results>/paper/{POST}.md",
         images=directory(f"<results>/paper/assets/img/{PAPER['slug']}"),
@@ -79,7 +106,7 @@ rule page:
         style=local("paper/page.css"),
         script=local("paper/explorer.js"),
         tool=local("paper/explorer.html"),
-        code=library(*READING, *WRITING, "render/explorer", "render/page"),
+        code=library("render"),
     output:
         report("<results>/paper/index.html", category="Paper", caption="../../paper/captions/page.rst"),
     log:

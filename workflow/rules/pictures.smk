@@ -1,35 +1,88 @@
-"""What the figures' rules share: the names of the figures, and the files of each. No rules."""
+"""The table of the figures: what each is called, what draws it, and from what. No rules."""
 
 import json
+from typing import NamedTuple
 
-FAMILIES = {name: model["family"] for name, model in config["models"].items()}
-EXAMPLES = expand("{model}/seed_{seed}", model=DIFFUSION[:1], seed=config["seeds"][:1])
-DRAWING = ["facts"] + [f"figures/{part}" for part in ("__init__", "read", "sheet", "style")]
-
-FIGURES_RECALL = ["reversal_curse", "probe", "dataset", "training_curves", "step_scaling"]
-FIGURES_RECALL += ["canvas", "denoising_step", "timeline"] if DIFFUSION else []
-FIGURES_TRACING = ["trace_facts", "trace_average", *(["trace_steps"] if DIFFUSION else [])]
-FIGURES_SYMMETRY = ["symmetry_pca", "symmetry_spectra", "symmetry_layers", "symmetry_retrieval"]
-FIGURES_EDITS = ["edits"]
-FIGURES_KEPT = expand("{run}_{figure}", run=config["paper"]["kept"], figure=["step_scaling", "trace_average"])
-FIGURES = FIGURES_RECALL + FIGURES_TRACING + FIGURES_SYMMETRY + FIGURES_EDITS + FIGURES_KEPT
+KEPT_RUNS = config["paper"]["kept"]
 
 
-def kept(run):
-    """What a run kept with the paper tells of itself."""
-    return json.loads((ROOT / f"paper/reference/{run}/numbers.json").read_text(encoding="utf-8"))["study"]
+class Figure(NamedTuple):
+    """What a figure is called in the report and under which heading, what draws it, and from what."""
+
+    title: str
+    category: str
+    drawn_by: str  # a module of the library's figures
+    sources: dict  # its inputs
+    params: dict = {"models": FAMILIES}
+    like: str | None = None  # the figure whose drawing and caption it shares
 
 
-def kept_families(wildcards):
-    """{model: family} of a run kept with the paper."""
-    return {model["name"]: model["family"] for model in kept(wildcards.run)["models"]}
+def of_table(title, category, module, table):
+    """A figure of one table of the study."""
+    return Figure(title, category, module, {"table": f"<results>/tables/{table}.csv"})
 
 
-def picture(name, *, category, figure, like=None):
-    """A figure's files: vectors and pixels, and what it shows in words; with the caption of one that it is `like`."""
-    caption, labels = f"../../paper/captions/{like or name}.rst", {"figure": figure}
-    return {
-        "svg": report(f"<results>/figures/{name}.svg", category=category, caption=caption, labels=labels),
-        "png": f"<results>/figures/{name}.png",
-        "alt": f"<results>/figures/{name}.txt",
+def of_kept(run, title, module, like, file):
+    """A figure like one of the study's, of a run kept with the paper."""
+    told = json.loads((ROOT / f"paper/reference/{run}/numbers.json").read_text(encoding="utf-8"))["study"]
+    return Figure(
+        title=f"{run}: {title}",
+        category="Kept runs",
+        drawn_by=module,
+        sources={
+            "table": local(f"paper/reference/{run}/{file}.csv"),
+            "about": local(f"paper/reference/{run}/numbers.json"),
+            "smdm": local("paper/table3.csv") if like == "step_scaling" and not told["generated"] else [],
+        },
+        params={"models": {model["name"]: model["family"] for model in told["models"]}},
+        like=like,
+    )
+
+
+ANSWERS = {
+    "completions": expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
+    "likelihood": "<results>/tables/likelihood.csv",
+}
+PEOPLE = {
+    "facts": "<results>/data/facts.jsonl",
+    "train": "<results>/data/train.jsonl",
+    "splits": expand("<results>/data/{split}.jsonl", split=SPLITS),
+}
+RECALL_BY_STEPS = {
+    "table": "<results>/tables/step_scaling.csv",
+    "smdm": local("paper/table3.csv") if DATA["source"] == "berglund" else [],
+}
+HISTORIES = {"history": expand("<results>/models/{trained}.training.csv", trained=TRAINED)}
+TRACES = {"traces": expand("<results>/traces/{trained}", trained=FIRST)}
+SEVERAL = {"models": FAMILIES, "trained": TRAINED}
+FIGURES = {
+    "reversal_curse": Figure("The reversal curse", "Recall", "curse", ANSWERS, SEVERAL),
+    "probe": of_table("What comes first to mind", "Recall", "recall", "probe"),
+    "dataset": Figure("The dataset", "Data", "data", PEOPLE, {}),
+    "training_curves": Figure("Training", "Recall", "recall", HISTORIES, SEVERAL),
+    "step_scaling": Figure("Recall against denoising steps", "Recall", "recall", RECALL_BY_STEPS),
+    "trace_facts": Figure("One fact traced", "Causal tracing", "tracing", TRACES),
+    "trace_average": of_table("Average indirect effects", "Causal tracing", "tracing", "causal_trace"),
+    "symmetry_pca": of_table("Keys and values in a plane", "Symmetry", "symmetry", "symmetry_pca"),
+    "symmetry_spectra": of_table("Spectra of keys and values", "Symmetry", "symmetry", "symmetry_spectra"),
+    "symmetry_layers": of_table("Symmetry by layer", "Symmetry", "symmetry", "symmetry"),
+    "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry", "symmetry", "symmetry_retrieval"),
+    "edits": of_table("Rank-one edits", "Edits", "editing", "edits"),
+}
+if DIFFUSION:
+    EXAMPLE = [f"{DIFFUSION[0]}/seed_{FIRST_SEED}"]
+    STEPS = {
+        "completions": expand("<results>/completions/{trained}.jsonl", trained=EXAMPLE),
+        "rows": expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
     }
+    DRAWN_IN_ORDER = {"trained": EXAMPLE, "order": config["sampling"]["order"]}
+    FIGURES |= {
+        "canvas": Figure("The canvas", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
+        "denoising_step": Figure("One step of denoising", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
+        "timeline": Figure("A generation step by step", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
+        "trace_steps": of_table("Effects over denoising steps", "Causal tracing", "tracing", "causal_trace"),
+    }
+for run in KEPT_RUNS:
+    FIGURES[f"{run}_step_scaling"] = of_kept(run, "recall", "recall", "step_scaling", "step_scaling")
+    FIGURES[f"{run}_trace_average"] = of_kept(run, "average effects", "tracing", "trace_average", "causal_trace")
+ABLATIONS = {"ablations": of_table("Choices of the sampler", "Recall", "ablation", "ablations")}

@@ -5,8 +5,8 @@ rule complete:
     """Answer every test prompt of one model, at every number of denoising steps."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        code=library("asking", "autoregressive", "batches", "completion_files", "diffusion", "model", "scoring", "text"),
+        rows=expand("<results>/data/{split}.jsonl", split=ANSWERED_SPLITS),
+        code=library("complete"),
     output:
         "<results>/completions/{model}/seed_{seed}.jsonl",
     log:
@@ -19,7 +19,7 @@ rule complete:
     resources:
         gpu=1,
     params:
-        sampling=config["sampling"],
+        sampling=own_sampling,
         precision=config["precision"],
     script:
         "../scripts/complete.py"
@@ -29,8 +29,8 @@ rule score:
     """Recall against denoising steps in both conventions, and the difference between the families."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
-        published=local("paper/table3.csv"),
-        code=library("completion_files", "facts", "intervals", "scoring"),
+        smdm=local("paper/table3.csv"),
+        code=library("score"),
     output:
         steps="<results>/tables/step_scaling.csv",
         by_training="<results>/tables/step_scaling_by_training_direction.csv",
@@ -44,7 +44,7 @@ rule score:
     params:
         **STATISTICS,
         trained=TRAINED,
-        show_published=config["data"]["source"] == "published",
+        beside_smdm=DATA["source"] == "berglund",
         diffusion=DIFFUSION,
         autoregressive=AUTOREGRESSIVE,
     script:
@@ -57,7 +57,7 @@ rule compare_likelihoods:
         model="<results>/models/{model}/seed_{seed}",
         right=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
         wrong=expand("<results>/data/{split}_randomized.jsonl", split=RECALL_SPLITS),
-        code=library("asking", "autoregressive", "batches", "diffusion", "model", "text"),
+        code=library("compare_likelihoods"),
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",
     log:
@@ -70,8 +70,9 @@ rule compare_likelihoods:
     resources:
         gpu=1,
     params:
-        **config["likelihood"],
-        canvas=config["sampling"]["canvas"],
+        canvas=CANVAS,
+        # An autoregressive model's likelihood is exact.
+        samples=lambda wildcards: None if is_causal(wildcards) else config["likelihood"]["samples"],
         precision=config["precision"],
     script:
         "../scripts/compare_likelihoods.py"
@@ -81,7 +82,7 @@ rule likelihood:
     """Is the right answer likelier than a wrong one? The post's Figure 1."""
     input:
         comparisons=expand("<results>/likelihood/{trained}.csv", trained=TRAINED),
-        code=library("intervals", "scoring"),
+        code=library("likelihood"),
     output:
         "<results>/tables/likelihood.csv",
     log:
@@ -99,12 +100,12 @@ rule probe:
     """The first token that comes to mind: for facts of pretraining before fine-tuning, for the study's facts after it."""
     input:
         base="<results>/models/{model}/base",
-        tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=config["seeds"][0]),
+        tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=FIRST_SEED),
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
         words=local(config["data"]["generated"]["words"]),
         templates=local(config["data"]["generated"]["templates"]),
         prompts=local(config["probe"]["file"] or []),
-        code=library("asking", "autoregressive", "diffusion", "generate", "probing"),
+        code=library("probe"),
     output:
         "<results>/probe/{model}.csv",
     log:
@@ -114,7 +115,7 @@ rule probe:
     resources:
         gpu=1,
     params:
-        canvas=config["sampling"]["canvas"],
+        canvas=CANVAS,
         pretraining=config["pretraining"],
         prompts=config["probe"]["prompts"],
         top=config["probe"]["top"],
@@ -125,7 +126,8 @@ rule probe:
 rule probe_table:
     """The probes of all models in one table."""
     input:
-        expand("<results>/probe/{model}.csv", model=config["models"]),
+        tables=expand("<results>/probe/{model}.csv", model=config["models"]),
+        code=library("concatenate"),
     output:
         "<results>/tables/probe.csv",
     log:
@@ -142,7 +144,7 @@ rule ablate:
     input:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        code=library("ablation", "asking", "batches", "diffusion", "model", "scoring", "text"),
+        code=library("ablate"),
     output:
         "<results>/ablations/{model}/seed_{seed}.csv",
     log:
@@ -165,7 +167,8 @@ rule ablate:
 rule ablations_table:
     """The ablations of all diffusion models and seeds in one table."""
     input:
-        expand("<results>/ablations/{model}/seed_{seed}.csv", model=DIFFUSION, seed=config["seeds"]),
+        tables=expand("<results>/ablations/{model}/seed_{seed}.csv", model=DIFFUSION, seed=config["seeds"]),
+        code=library("concatenate"),
     output:
         "<results>/tables/ablations.csv",
     log:

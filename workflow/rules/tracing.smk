@@ -1,16 +1,15 @@
 """Where a fact is: hidden states, MLPs and attention restored one at a time, at every traced denoising step."""
 
+TRACED_SPLITS = config["tracing"]["splits"]
+
 
 rule trace:
     """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        rows=expand("<results>/data/{split}.jsonl", split=config["tracing"]["splits"]),
+        rows=expand("<results>/data/{split}.jsonl", split=TRACED_SPLITS),
         completions="<results>/completions/{model}/seed_{seed}.jsonl",
-        code=library(
-            *("asking", "completion_files", "diffusion", "autoregressive", "model", "text"),
-            *("trace_files", "trace_study", "tracing", "tracing_llama"),
-        ),
+        code=library("trace"),
     output:
         directory("<results>/traces/{model}/seed_{seed}"),
     log:
@@ -23,8 +22,11 @@ rule trace:
     resources:
         gpu=1,
     params:
-        tracing=config["tracing"],
-        sampling=config["sampling"],
+        settings={
+            name: config["tracing"][name] for name in config["tracing"] if name not in ("splits", "sampling_steps")
+        },
+        # Which completions are traced; an autoregressive model's have no number of steps.
+        steps=lambda wildcards: None if is_causal(wildcards) else config["tracing"]["sampling_steps"],
     script:
         "../scripts/trace.py"
 
@@ -33,7 +35,7 @@ rule aggregate:
     """Average effects over facts by role, layer and step, with intervals; and why facts were not traced."""
     input:
         traces=expand("<results>/traces/{trained}", trained=TRAINED),
-        code=library("corruptions", "intervals", "trace_files", "trace_tables"),
+        code=library("aggregate"),
     output:
         effects="<results>/tables/causal_trace.csv",
         facts="<results>/tables/traced_facts.csv",
@@ -44,6 +46,22 @@ rule aggregate:
         "../../envs/reversal.yaml"
     params:
         trained=TRAINED,
-        splits=config["tracing"]["splits"],
+        splits=TRACED_SPLITS,
     script:
         "../scripts/aggregate.py"
+
+
+rule peaks:
+    """The layers where one model's MLPs matter most at the last subject token, forward and in reverse."""
+    input:
+        traces="<results>/traces/{model}/seed_{seed}",
+        code=library("peaks"),
+    output:
+        "<results>/peaks/{model}/seed_{seed}.json",
+    log:
+        "<results>/logs/peaks/{model}/seed_{seed}.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/peaks.py"

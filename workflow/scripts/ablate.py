@@ -16,10 +16,8 @@ with jobs.job(snakemake) as job:
         rows = facts.read(file)
         # Not every fifth: rows repeat their templates in turn, and only some would be asked.
         splits[Path(file).stem] = random.Random(0).sample(rows, min(params.rows, len(rows)))
-    sampling = {**params.sampling, "steps": params.steps}
-    table = ablation.ablate(
-        net, tokenizer, splits, sampling=sampling, factors=params.factors, precision=params.precision, job=job
-    )
+    sampling = {**params.sampling, "steps": params.steps, "precision": params.precision}
+    table = ablation.ablate(net, tokenizer, splits, sampling=sampling, factors=params.factors, job=job)
     table.insert(0, "seed", int(snakemake.wildcards.seed))
     table.insert(0, "model", snakemake.wildcards.model)
     files.write_table(table, snakemake.output[0])

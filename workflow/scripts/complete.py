@@ -7,16 +7,17 @@ from reversal.data import facts
 from reversal.models import network
 from reversal.recall import ask
 from reversal.recall import files as completion_files
+from reversal.recall.sampling import Sampling
 
 with jobs.job(snakemake) as job:
     net, tokenizer = network.load(snakemake.input.model)
-    sampling = dict(snakemake.params.sampling)
+    settings = dict(snakemake.params.sampling)
+    steps = settings.pop("steps", None)
+    sampling = Sampling(**settings, precision=snakemake.params.precision)
     splits = {Path(file).stem: facts.read(file) for file in snakemake.input.rows}
     completions = []
     with job.progress(sum(map(len, splits.values())), "completing", "prompts") as progress:
         for split, rows in splits.items():
-            completions += ask.complete_split(
-                net, tokenizer, rows, split=split, precision=snakemake.params.precision, **sampling
-            )
+            completions += ask.complete_split(net, tokenizer, rows, sampling, split=split, steps=steps)
             progress.advance(len(rows), split=split)
     completion_files.write(completions, snakemake.output[0])

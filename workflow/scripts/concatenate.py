@@ -5,4 +5,4 @@ import pandas as pd
 from reversal.common import files, jobs
 
 with jobs.job(snakemake):
-    files.write_table(pd.concat(map(pd.read_csv, snakemake.input)), snakemake.output[0])
+    files.write_table(pd.concat(map(pd.read_csv, snakemake.input.tables)), snakemake.output[0])

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from reversal.common import files, jobs
+from reversal.data.facts import RECALL_SPLITS
 from reversal.recall import files as completion_files
 from reversal.recall import tables as recall_tables
 
@@ -14,8 +15,9 @@ with jobs.job(snakemake):
         model, seed = name.split("/seed_")
         parts.append(completion_files.read(file, model=model, seed=int(seed)))
     completions = pd.concat(parts)
+    completions = completions[completions.split.isin(RECALL_SPLITS)]  # others are answered to be traced
     how = {"draws": params.bootstrap_draws, "rng": np.random.default_rng(params.seed)}
-    published = pd.read_csv(snakemake.input.published) if params.show_published else None
+    smdm = pd.read_csv(snakemake.input.smdm) if params.beside_smdm else None
     scaling = recall_tables.step_scaling(completions, **how)
     pairs = [(mdm, ar) for mdm in params.diffusion for ar in params.autoregressive]
     differences = [
@@ -23,6 +25,6 @@ with jobs.job(snakemake):
         for mdm, ar in pairs
     ]
     files.write_table(scaling, output.steps)
-    files.write_table(recall_tables.by_training_direction(scaling, published), output.by_training)
-    files.write_table(recall_tables.by_question_direction(scaling, published), output.by_question)
+    files.write_table(recall_tables.by_training_direction(scaling, smdm), output.by_training)
+    files.write_table(recall_tables.by_question_direction(scaling, smdm), output.by_question)
     files.write_table(pd.concat(differences or [pd.DataFrame({"diffusion": []})]), output.differences)

@@ -1,22 +1,21 @@
 """Compare forward with reverse keys and values, of every model and of its base."""
 
-import pandas as pd
-
 from reversal.common import files, jobs
 from reversal.data import facts
+from reversal.memory import layers
 from reversal.memory import tables as memory_tables
 
 with jobs.job(snakemake) as job:
     params, given = dict(snakemake.params), snakemake.input
     staged, pairs = params.pop("staged"), params.pop("pairs")
-    groups = {fact.id: fact.group for fact in facts.read_facts(given.facts)}
+    peaks = [layers.read(file) for file in given.peaks] or [{}] * len(staged)
     tables = memory_tables.compare(
         dict(zip(staged, given.extractions, strict=True)),
         pairs=pairs,
-        groups=groups,
-        traces=pd.read_csv(given.traces),
+        groups={fact.id: fact.group for fact in facts.read_facts(given.facts)},
+        peaks=dict(zip(staged, peaks, strict=True)),
+        statistics=memory_tables.Statistics(**params),
         job=job,
-        **params,
     )
     for name, table in tables.items():
         files.write_table(table, snakemake.output[name])

@@ -1,6 +1,7 @@
-"""Running rows of unequal length through a network in batches: alike in length, and halved where memory is short."""
+"""Work in batches of a size that suits the device, and what happens where GPU memory runs out."""
 
 import math
+from functools import partial
 
 import torch
 
@@ -10,32 +11,70 @@ SIZES = {"cpu": 50, "cuda": 512}  # small batches stay in a CPU's cache, large o
 PRECISIONS = ("float32", "bfloat16")
 
 
-def run(rows, lengths, size, device):
-    """The results of `rows(indices)`, one per index, for batches of rows alike in length; in the order of `lengths`.
+def attempt(work, *, last=False, undo=None):
+    """(`work()`, True); or (None, False) where it runs out of GPU memory and the memory is free again.
 
-    `size` is the most rows a batch has (None: what suits the device). A batch that runs out of GPU memory is run again
-    in halves.
+    `undo()` drops what failed work leaves behind. Work that is the `last` resort, since there is no smaller, raises
+    the error.
     """
-    size = size or SIZES.get(device.type, SIZES["cuda"])
+    if last:
+        return work(), True
+    try:
+        return work(), True
+    except torch.OutOfMemoryError:
+        pass
+    # Out here, not above: the exception keeps the failed work's tensors alive.
+    if undo:
+        undo()
+    torch.cuda.empty_cache()
+    return None, False
+
+
+def each(work, pieces):
+    """Yield `work(piece)` for each of the list `pieces`; one too large for memory is replaced, in the list, by halves.
+
+    A piece has a length and can be sliced. Who goes through the list again finds the halves.
+    """
+    place = 0
+    while place < len(pieces):
+        piece = pieces[place]
+        found, fits = attempt(partial(work, piece), last=len(piece) == 1)
+        if fits:
+            yield found
+            place += 1
+        else:
+            middle = len(piece) // 2
+            pieces[place : place + 1] = [piece[:middle], piece[middle:]]
+
+
+class Budget:
+    """How many bytes a batch may take. Where the GPU has fewer, the budget is halved for good and the batch cut."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def spend(self, costs, work):
+        """Call `work(slice)` on batches of consecutive items that take `costs` bytes each, largest first."""
+        start = 0
+        while start < len(costs):
+            count = min(max(1, int(self.size // costs[start])), len(costs) - start)
+            _, fits = attempt(partial(work, slice(start, start + count)), last=count == 1)
+            if fits:
+                start += count
+            else:
+                self.size = count * costs[start] / 2
+
+
+def run(rows, lengths, device):
+    """The results of `rows(indices)`, one per index, for batches of rows alike in length; in the order of `lengths`."""
+    size = SIZES.get(device.type, SIZES["cuda"])
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     share = math.ceil(len(order) / max(1, math.ceil(len(order) / size)))  # batches of one size, the last maybe less
-    results = [None] * len(order)
-    for start in range(0, len(order), max(1, share)):
-        indices = order[start : start + share]
-        for index, result in zip(indices, _halving(rows, indices), strict=True):
-            results[index] = result
-    return results
-
-
-def _halving(rows, indices):
-    try:
-        return rows(indices)
-    except torch.OutOfMemoryError:
-        if len(indices) == 1:
-            raise
-    torch.cuda.empty_cache()  # here, not above: the exception keeps the failed batch's tensors alive
-    middle = len(indices) // 2
-    return [*_halving(rows, indices[:middle]), *_halving(rows, indices[middle:])]
+    pieces = [order[start : start + share] for start in range(0, len(order), max(1, share))]
+    found = {}
+    for pairs in each(lambda some: zip(some, rows(some), strict=True), pieces):
+        found.update(pairs)
+    return [found[index] for index in range(len(order))]
 
 
 def autocast(device, precision):

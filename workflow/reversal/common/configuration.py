@@ -55,6 +55,10 @@ def _impossible(config):
         )
     if config["sampling"]["remasking"] != "none" and config["sampling"]["order"] == "random":
         yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
+    steps, traced = config["sampling"]["steps"], config["tracing"]["sampling_steps"]
+    if traced not in steps and any(m["family"] == "diffusion" for m in config["models"].values()):
+        allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
+        yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
     kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))
     for i, name in enumerate(config["paper"]["kept"]):
         if name not in kept:

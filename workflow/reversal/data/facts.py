@@ -44,6 +44,14 @@ SPLITS = {
     "both_d2p": Split("both_prompts_test", "both", asks="name", trained="both"),
 }
 RECALL_SPLITS = tuple(name for name, split in SPLITS.items() if split.trained != "both")
+# By group, the splits that ask about the same people forward (for the description) and in reverse (for the name).
+FORWARD_REVERSE = {
+    group: tuple(
+        next(name for name, split in SPLITS.items() if (split.group, split.asks) == (group, asks))
+        for asks in ("description", "name")
+    )
+    for group in GROUPS
+}
 # The likelihood test's splits, each with the split whose prompts it pairs with wrong answers.
 RANDOMIZED = {f"{name}_randomized": name for name in RECALL_SPLITS}
 
@@ -137,9 +145,6 @@ def write(rows, path):
     with atomic(path) as file:
         for row in rows:
             file.write((json.dumps(vars(row), ensure_ascii=False) + "\n").encode())
-
-
-write_facts = write
 
 
 def randomized(rows, *, rng):

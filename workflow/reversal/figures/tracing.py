@@ -32,25 +32,13 @@ from .style import (
     styled,
 )
 
-ROLES = (
-    "prior prompt",
-    "first subject",
-    "middle subject",
-    "last subject",
-    "whole subject",
-    "first subsequent",
-    "further prompt",
-    "last prompt",
-    "revealed answer",
-    "revealed canvas",
-    "masked answer",
-    "masked canvas",
-)
-KINDS = {"state": "hidden state", "mlp": "MLP", "attn": "attention"}
+WHOLE = "whole subject"
+AFTER = vocabulary.ROLES.index("last subject") + 1
+ROLES = [*vocabulary.ROLES[:AFTER], WHOLE, *(role for role in vocabulary.ROLES[AFTER:] if role != WHOLE)]
+KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.WHOLE}
 # The same people asked both ways, where they were traced; otherwise what there is.
 FORWARD = ("p2d_same", "both_p2d", "d2p_reverse")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same")
-WHOLE = "whole subject"
 MASK = "M"
 MOST_TOKENS, MOST_STEPS, MOST_LAYERS = 34, 3, 4
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
@@ -88,7 +76,7 @@ def trace_facts(traces, *, models, kind="state", score="probability"):
     `traces` has, by (model, split), the traces of its facts as `read.trace` gives them. Of the corruptions the leading
     one is drawn, here and below.
     """
-    corruption = vocabulary.main(name for some in traces.values() for trace in some for name in trace.kinds)
+    corruption = vocabulary.leading(name for some in traces.values() for trace in some for name in trace.kinds)
     traces = {key: [t for t in some if kind in t.kinds.get(corruption, [])] for key, some in traces.items()}
     rows = panels({key for key, some in traces.items() if some}, models)
     if not rows:
@@ -241,7 +229,7 @@ def trace_average(table, *, models, score="probability"):
 
 def _of(table, score):
     """The rows of the leading corruption, one score and the first seed."""
-    table = table[(table.corruption == vocabulary.main(table.corruption)) & (table.score == score)]
+    table = table[(table.corruption == vocabulary.leading(table.corruption)) & (table.score == score)]
     return table[table.seed == table.seed.min()]
 
 

@@ -16,12 +16,15 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from ..common import intervals
+from ..common import batches, intervals
 from ..common.errors import UserError
 from ..data.facts import Row
-from ..models import network, tokens
+from ..models import hooks, network, tokens
 from ..training import objective
-from . import extract
+from .extract import best_template, down_weight, extract
+from .questions import Sequence, collate, question, score_answers
+
+RIDGE = 1e-2  # of the mean of a second moment's diagonal; see `updates`
 
 
 class Probe(NamedTuple):
@@ -93,8 +96,43 @@ def probes(rows, reverse_rows, donors, *, template, neighbours, rng):
     return asked
 
 
+class Plan(NamedTuple):
+    """Edits of some facts: the questions with the new objects, by which they are made, and what is asked about them."""
+
+    targets: list  # of Row
+    asked: list  # of Probe
+
+
+def plan_edits(asker, rows, reverse_rows, *, most_facts, neighbours, rng):
+    """The `Plan` to edit up to `most_facts` facts (None: all), each by its question in the best template of `rows`."""
+    template = best_template(asker, rows)
+    donors = choose_donors(asker.tokenizer, rows, rng=rng)
+    chosen = {fact: donors[fact] for fact in list(donors)[:most_facts]}
+    targets = [row for row in retarget(rows, donors) if row.fact in chosen and row.template == template]
+    return Plan(targets, probes(rows, reverse_rows, chosen, template=template, neighbours=neighbours, rng=rng))
+
+
+def edit_group(asker, plan, moments, *, prefixes, search, job=None):
+    """Yield (layer, `edits_table`), with every edit of the plan made at that layer alone, for the layers of `moments`.
+
+    `moments` come from `second_moments`; `prefixes` and `search` are as in `extract`.
+    """
+    context = {"prefixes": prefixes, "search": search, "key_context": "question"}
+    for found in extract(asker, plan.targets, layers=list(moments), job=job, **context):
+        probed = edit_all(asker, plan.asked, found, moments[found.layer], job=job)
+        yield found.layer, edits_table(probed, found.outcomes.converged)
+
+
+def moments_in_training(asker, rows, *, most, layers, seed):
+    """`second_moments` over about `most` training `rows` (None: all), evenly chosen."""
+    some = rows[:: max(1, len(rows) // (most or len(rows)))]
+    ids = [asker.tokenizer(row.text)["input_ids"] for row in some]
+    generator = torch.Generator().manual_seed(seed)
+    return second_moments(asker.net, ids, layers=layers, canvas=asker.canvas, generator=generator)
+
+
 @torch.no_grad()
-def second_moments(net, rows, *, layers, canvas=None, generator=None, batch_size=None):
+def second_moments(net, rows, *, layers, canvas=None, generator=None):
     """{layer: C (mlp, mlp)} in float64, over all tokens of `rows` (lists of ids).
 
     A diffusion network sees them as in training: on a canvas that ends in end tokens, masked at random; all of it
@@ -104,18 +142,17 @@ def second_moments(net, rows, *, layers, canvas=None, generator=None, batch_size
     total, count = dict.fromkeys(layers, 0.0), 0
     if network.is_diffusion(net):
         rows = _noised(net, rows, canvas, generator)
-    sequences = [extract.Sequence(row, 0, {}) for row in rows]
+    sequences = [Sequence(row, 0, {}) for row in rows]
 
     def products(batch):
-        seen = {}
-        with extract.watching(modules, seen):
+        with hooks.inputs(modules) as seen:
             network.hidden(net, batch.ids)
         lengths = torch.tensor([len(rows[i]) for i in batch.number.tolist()], device=batch.ids.device)
         real = torch.arange(batch.ids.shape[1], device=batch.ids.device) < lengths[:, None]
-        keys = {layer: given[real].double() for layer, (given, _) in seen.items()}
+        keys = {layer: given[real].double() for layer, given in seen.items()}
         return {layer: some.T @ some for layer, some in keys.items()}, int(real.sum())
 
-    for moments, seen in extract.each(extract.collate(net, sequences, batch_size), products):
+    for moments, seen in batches.each(products, collate(net, sequences)):
         total = {layer: total[layer] + moments[layer] for layer in layers}
         count += seen
     return {layer: moment / count for layer, moment in total.items()}
@@ -128,18 +165,18 @@ def _noised(net, rows, canvas, generator):
     return objective.corrupt(ids, t, network.mask_id(net), generator=generator)[0].tolist()
 
 
-def updates(net, layer, keys, values, second_moment, *, ridge=1e-2):
+def updates(net, layer, keys, values, second_moment):
     """The change of the down-projection (width, mlp) for each pair of `keys` (n, mlp) and `values` (n, width).
 
-    `ridge`, times the mean of the second moment's diagonal, is added to that diagonal: directions that the training
-    rows hardly use are not free to change either.
+    RIDGE times the mean of the second moment's diagonal is added to that diagonal: directions that the training rows
+    hardly use are not free to change either.
     """
     keys, values = (part.to(second_moment) for part in (keys, values))
-    ridged = second_moment + ridge * second_moment.diagonal().mean() * torch.eye(len(second_moment)).to(second_moment)
+    ridged = second_moment + RIDGE * second_moment.diagonal().mean() * torch.eye(len(second_moment)).to(second_moment)
     directions = torch.linalg.solve(ridged, keys.T, left=True).T  # (n, mlp)
     directions = directions / (directions * keys).sum(1, keepdim=True)
     bias = network.down_projection(network.layers(net)[layer]).bias
-    said = keys @ extract.down_weight(net, layer).detach().to(second_moment).T + (0 if bias is None else bias.detach())
+    said = keys @ down_weight(net, layer).detach().to(second_moment).T + (0 if bias is None else bias.detach())
     for missing, direction in zip(values - said, directions, strict=True):
         yield torch.outer(missing, direction)
 
@@ -147,7 +184,7 @@ def updates(net, layer, keys, values, second_moment, *, ridge=1e-2):
 @contextmanager
 def edited(net, layer, change):
     """While it lasts, `change` (width, mlp) is added to the layer's down-projection; then all is as it was."""
-    weight = extract.down_weight(net, layer).detach()
+    weight = down_weight(net, layer).detach()
     kept = weight.clone()
     try:
         weight.copy_(kept + change.to(kept))
@@ -156,18 +193,18 @@ def edited(net, layer, change):
         weight.copy_(kept)
 
 
-def edit_all(net, tokenizer, asked, extraction, second_moment, *, ridge=1e-2, canvas=None, batch_size=None, job=None):
-    """Make each edit by itself, ask its probes before and after, and undo it: one row a probe.
+def edit_all(asker, asked, extraction, second_moment, *, job=None):
+    """Make each edit by itself, ask its probes before and after, and undo it: one row for each probe.
 
     `extraction` holds the keys, and the values for the new objects. Columns: fact, donor, measure, about (the fact
     that the question is about), template; and, each _before and _after, log_p_wanted, log_p_rival and exact: whether
     the wanted answer's tokens are all the most probable ones.
     """
     rows = [row for probe in asked for row in (probe.wanted, probe.rival)]
-    sequences = [extract.question(net, tokenizer, row, canvas=canvas) for row in rows]
-    found = {"before": extract.score_answers(net, sequences, batch_size=batch_size)}
+    net, sequences = asker.net, [question(asker, row) for row in rows]
+    found = {"before": score_answers(net, sequences)}
     after = [torch.empty_like(part) for part in found["before"]]
-    changes = updates(net, extraction.layer, extraction.key, extraction.value, second_moment, ridge=ridge)
+    changes = updates(net, extraction.layer, extraction.key, extraction.value, second_moment)
     places = {}
     for i, probe in enumerate(asked):
         places.setdefault(probe.fact, []).extend((2 * i, 2 * i + 1))
@@ -175,7 +212,7 @@ def edit_all(net, tokenizer, asked, extraction, second_moment, *, ridge=1e-2, ca
     for fact, change in zip(extraction.facts, changes, strict=True):
         mine = places.get(fact, [])
         with edited(net, extraction.layer, change):
-            scores = extract.score_answers(net, [sequences[i] for i in mine], batch_size=batch_size)
+            scores = score_answers(net, [sequences[i] for i in mine])
         for part, score in zip(after, scores, strict=True):
             part[mine] = score
         if progress:

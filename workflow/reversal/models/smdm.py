@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import LlamaForCausalLM
 
-from . import network
+from . import hub, network, tokens
 from .network import ModelError
 
 # lit-gpt's name of each tensor of a block, and ours. The fused attention tensor is split into three.
@@ -53,6 +53,22 @@ def load(weights, config, *, causal, device="cpu", dtype=torch.float32):
         _fill(net, file, heads=shape["heads"])
     net.model.rotary_emb = network.RoundedRotaryEmbedding(net.config).to(device)
     return net.eval()
+
+
+def convert(output, *, causal, weights, tokenizer, n_head, eos_token="</s>", norm_eps=1e-5, block_size=2048, **where):
+    """Turn an SMDM checkpoint and its tokenizer into a model folder.
+
+    `weights` and `tokenizer` are each a {path} here or a {repo, revision, file, sha256} on the hub.
+    """
+    reader = tokens.read_tokenizer(hub.located(tokenizer, where), eos_token)
+    config = {"n_head": n_head, "norm_eps": norm_eps, "block_size": block_size, "eos_token_id": reader.eos_token_id}
+    net = load(hub.located(weights, where), config, causal=causal)
+    if network.vocab(net) != len(reader):
+        raise ModelError(
+            f"{hub.named(tokenizer)} has {len(reader)} tokens, but {hub.named(weights)} {network.vocab(net)}; "
+            "a checkpoint needs the tokenizer it was trained with"
+        )
+    network.save(net, reader, output)
 
 
 def infer_shape(shapes, *, heads, causal, source):

@@ -23,7 +23,7 @@ def tracing(sources):
     table, outcomes = sources.tables["causal_trace"], sources.tables["traced_facts"]
     table = table[table.step.isna() & (table.score == "probability")]
     present = list(outcomes.corruption.unique())
-    main = vocabulary.main(present)
+    main = vocabulary.leading(present)
     found = {"corruption": main, "corruptions": present, "models": {}}
     for model in sources.families:
         asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]

@@ -4,6 +4,7 @@ import pandas as pd
 
 from ..common import intervals
 from . import ask
+from .sampling import Sampling
 
 
 def variants(sampling, factors):
@@ -15,17 +16,18 @@ def variants(sampling, factors):
     return found
 
 
-def ablate(net, tokenizer, splits, *, sampling, factors, precision="float32", job=None):
+def ablate(net, tokenizer, splits, *, sampling, factors, job=None):
     """Recall of one diffusion network for each variant and split: factor, value, configured, split, n, correct, …
 
-    `splits` {split: rows}; `sampling` as in the configuration but with one number of `steps`.
+    `splits` {split: rows}; `sampling` has the fields of `Sampling`, and one number of `steps`.
     """
     tried = variants(sampling, factors)
     records = []
     progress = job.progress(len(tried) * len(splits), "ablations", "runs") if job else None
     for factor, value, options in tried:
+        how, steps = Sampling(**{name: options[name] for name in options if name != "steps"}), options["steps"]
         for split, rows in splits.items():
-            completed = ask.complete_split(net, tokenizer, rows, split=split, precision=precision, **options)
+            completed = ask.complete_split(net, tokenizer, rows, how, split=split, steps=steps)
             correct = sum(completion["correct"] for completion in completed)
             share = intervals.wilson(correct, len(completed))
             shown = "none" if value is None else value

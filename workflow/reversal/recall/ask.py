@@ -7,37 +7,42 @@ import pandas as pd
 from ..common.errors import UserError
 from ..models import network, tokens
 from . import autoregressive, masked
-from .tables import correct
 
 
-def complete_split(
-    net, tokenizer, rows, *, split, canvas, steps=None, batch_size=None, precision="float32", **sampling
-):
-    """Answer every prompt of `rows` within `canvas` tokens: a list of completions, one dict a row.
+def correct(reference, generation):
+    """Exact match: the reference, lower-cased and stripped, is contained in the generation."""
+    return reference.strip().lower() in generation.strip().lower()
 
-    `steps`, a number or several to be taken one after the other, and the further `sampling` options of
-    `diffusion.denoise` are for diffusion networks; an autoregressive one answers greedily, token by token, and its
-    completions have no number of steps.
+
+def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
+    """Answer every prompt of `rows` as a `Sampling` says: a list of completions, one dict a row.
+
+    `steps`, a number or several to be taken one after the other, is for diffusion networks; an autoregressive one
+    answers greedily, token by token, and takes no more from `sampling` than the canvas and the precision. A completion
+    holds the trajectory: its `ids`, the prompt's included; of each token after it where, what, at which step, and how
+    sure (`revealed`, in that order); and, of tokens that were `withdrawn`, position, id, and the steps that revealed
+    and masked it.
     """
     examples = [tokens.encode(tokenizer, row) for row in rows]
     for i, example in enumerate(examples):
-        if len(example.ids) > canvas:
+        if len(example.ids) > sampling.canvas:
             raise UserError(
                 f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; "
-                f"the canvas holds {canvas}, and sampling.canvas says so"
+                f"the canvas holds {sampling.canvas}, and sampling.canvas says so"
             )
     prompts = [example.ids[: example.prompt] for example in examples]
-    how = {"batch_size": batch_size, "precision": precision}
     if network.is_diffusion(net):
         numbers = [steps] if isinstance(steps, int) else steps
-        done = masked.denoise_each(net, prompts, canvas=canvas, steps=numbers, **sampling, **how)
+        done = masked.denoise_each(net, prompts, sampling, numbers)
         answers = [(number, answer) for number in numbers for answer in _denoised(done[number], prompts)]
     else:
         numbers = [None]
-        answers = [(None, answer) for answer in _completed(net, prompts, canvas, tokenizer.eos_token_id, how)]
+        answers = [(None, answer) for answer in _completed(net, prompts, sampling, tokenizer.eos_token_id)]
     token_text = {}
     completions = []
-    for row, (number, (ids, revealed)) in zip(rows * len(numbers), answers, strict=True):
+    for (row, prompt), (number, (ids, revealed, withdrawn)) in zip(
+        list(zip(rows, prompts, strict=True)) * len(numbers), answers, strict=True
+    ):
         generation = decode(tokenizer, ids)
         for _, token, _, _ in revealed:
             token_text.setdefault(token, tokenizer.decode([token]))
@@ -51,28 +56,36 @@ def complete_split(
                 "generation": generation,
                 "correct": correct(row.completion, generation),
                 "revealed": [[at, token_text[token], step, round(sure, 6)] for at, token, step, sure in revealed],
+                "prompt_tokens": len(prompt),
+                "ids": [*prompt, *ids],
+                "withdrawn": withdrawn,
             }
         )
     return completions
 
 
 def _denoised(done, prompts):
-    """For each row the ids after its prompt, and (position, id, step, confidence) in the order of their revelation."""
+    """For each row the ids after its prompt, (position, id, step, confidence) in the order of their revelation, and
+    what was withdrawn."""
+    withdrawn = [[] for _ in prompts]
+    for row, *taken in done.withdrawn.tolist():
+        withdrawn[row].append(taken)
     canvases, steps, confidences = done.canvas.tolist(), done.step.tolist(), done.confidence.tolist()
-    for prompt, canvas, step, confidence in zip(prompts, canvases, steps, confidences, strict=True):
+    rows = zip(prompts, canvases, steps, confidences, withdrawn, strict=True)
+    for prompt, canvas, step, confidence, taken in rows:
         order = sorted((s, position) for position, s in enumerate(step) if s >= 0)
-        yield canvas[len(prompt) :], [(at, canvas[at], s, confidence[at]) for s, at in order]
+        yield canvas[len(prompt) :], [(at, canvas[at], s, confidence[at]) for s, at in order], taken
 
 
-def _completed(net, prompts, canvas, eos, how):
+def _completed(net, prompts, sampling, eos):
     """The same of an autoregressive network, which reveals one token a step."""
     if not prompts:
         return
-    room = [canvas - len(prompt) for prompt in prompts]
-    done = autoregressive.complete(net, prompts, new_tokens=max(room), eos=eos, **how)
+    room = [sampling.canvas - len(prompt) for prompt in prompts]
+    done = autoregressive.complete(net, prompts, new_tokens=max(room), eos=eos, precision=sampling.precision)
     for prompt, free, ids, logs in zip(prompts, room, done.tokens, done.log_probabilities, strict=True):
         ids = ids[:free]
-        yield ids, [(len(prompt) + i, token, i, math.exp(logs[i])) for i, token in enumerate(ids)]
+        yield ids, [(len(prompt) + i, token, i, math.exp(logs[i])) for i, token in enumerate(ids)], []
 
 
 def decode(tokenizer, ids):
@@ -82,11 +95,11 @@ def decode(tokenizer, ids):
 
 
 def compare_likelihoods(
-    net, tokenizer, right, wrong, *, split, canvas, samples=None, batch_size=None, precision="float32", generator=None
+    net, tokenizer, right, wrong, *, split, canvas, samples=None, precision="float32", generator=None
 ):
     """Log-likelihood of each row's completion and of the wrong one to the same prompt: one dict a row.
 
-    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `diffusion.log_likelihood` with
+    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `masked.log_likelihood` with
     `samples` masks, on canvases filled with end tokens.
     """
     for i, (row, other) in enumerate(zip(right, wrong, strict=True)):
@@ -97,12 +110,13 @@ def compare_likelihoods(
         [example.ids[: example.prompt] for example in examples],
         [example.ids[example.prompt :] for example in examples],
     )
-    how = {"batch_size": batch_size, "precision": precision}
     if network.is_diffusion(net):
         end = {"canvas": canvas, "eos": tokenizer.eos_token_id}
-        value, error = masked.log_likelihood(net, *pairs, samples=samples, generator=generator, **end, **how)
+        value, error = masked.log_likelihood(
+            net, *pairs, samples=samples, generator=generator, precision=precision, **end
+        )
     else:
-        value = autoregressive.log_likelihood(net, *pairs, **how)
+        value = autoregressive.log_likelihood(net, *pairs, precision=precision)
         error = value * 0
     return [
         {
@@ -119,17 +133,16 @@ def compare_likelihoods(
     ]
 
 
-def probe(net, tokenizer, prompts, *, top, canvas=None, batch_size=None, precision="float32"):
+def first_tokens(net, tokenizer, prompts, *, top, canvas=None, precision="float32"):
     """What comes right after each of `prompts` (texts): its `top` most likely tokens, and the entropy in nats.
 
     A diffusion network sees a masked canvas of `canvas` tokens after the prompt, or one mask.
     """
     ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
-    how = {"batch_size": batch_size, "precision": precision}
     if network.is_diffusion(net):
-        logs = masked.first_token(net, ids, canvas=canvas, **how)
+        logs = masked.first_token(net, ids, canvas=canvas, precision=precision)
     else:
-        logs = autoregressive.first_token(net, ids, **how)
+        logs = autoregressive.first_token(net, ids, precision=precision)
     logs = logs.double()
     entropy = -(logs.exp() * logs).sum(1)
     best = logs.sort(dim=1, descending=True, stable=True)

@@ -19,7 +19,7 @@ class Completed(NamedTuple):
 
 
 @torch.no_grad()
-def complete(net, prompts, *, new_tokens, eos, batch_size=None, precision="float32"):
+def complete(net, prompts, *, new_tokens, eos, precision="float32"):
     """Greedy completions of `prompts` (lists of ids), until `eos` (None: never) or for `new_tokens` tokens."""
     if new_tokens < 1:
         raise UserError(f"new_tokens is {new_tokens}; it is a whole number from 1 up")
@@ -30,7 +30,7 @@ def complete(net, prompts, *, new_tokens, eos, batch_size=None, precision="float
         return _continue(net, [prompts[i] for i in indices], new_tokens, eos, device)
 
     with batches.autocast(device, precision):
-        rows = batches.run(continue_, [len(prompt) for prompt in prompts], batch_size, device)
+        rows = batches.run(continue_, [len(prompt) for prompt in prompts], device)
     return Completed([tokens for tokens, _ in rows], [logs for _, logs in rows])
 
 
@@ -68,7 +68,7 @@ def _continue(net, prompts, new_tokens, eos, device):
 
 
 @torch.no_grad()
-def log_likelihood(net, prompts, completions, *, batch_size=None, precision="float32"):
+def log_likelihood(net, prompts, completions, *, precision="float32"):
     """log p(completion | prompt) (N,), float64, for each pair of lists of ids."""
     _require_prompts(prompts)
     device = net.get_input_embeddings().weight.device
@@ -88,12 +88,12 @@ def log_likelihood(net, prompts, completions, *, batch_size=None, precision="flo
         )
 
     with batches.autocast(device, precision):
-        values = batches.run(score, [len(row) for row in rows], batch_size, device)
+        values = batches.run(score, [len(row) for row in rows], device)
     return torch.tensor(values, dtype=torch.float64)
 
 
 @torch.no_grad()
-def first_token(net, prompts, *, batch_size=None, precision="float32"):
+def first_token(net, prompts, *, precision="float32"):
     """Log-probabilities (N, V) of the token after each prompt."""
     _require_prompts(prompts)
     device = net.get_input_embeddings().weight.device
@@ -105,7 +105,7 @@ def first_token(net, prompts, *, batch_size=None, precision="float32"):
         return network.logits(net, states).float().log_softmax(-1).cpu()
 
     with batches.autocast(device, precision):
-        return torch.stack(batches.run(predict, [len(prompt) for prompt in prompts], batch_size, device))
+        return torch.stack(batches.run(predict, [len(prompt) for prompt in prompts], device))
 
 
 def _require_prompts(prompts):

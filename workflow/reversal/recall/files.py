@@ -6,7 +6,10 @@ import pandas as pd
 
 from ..common.files import atomic
 
-COLUMNS = ("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed")
+COLUMNS = (
+    *("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed"),
+    *("prompt_tokens", "ids", "withdrawn"),
+)
 
 
 def write(completions, path):
@@ -27,10 +30,22 @@ def read(path, **columns):
     return table
 
 
-def answered(completions, *, split, steps):
-    """Which rows of a split one model answered rightly in `steps` steps; None where its `completions` do not say.
+def of(completions, *, split, steps):
+    """One model's completions of a split in `steps` steps, as dicts in the order of the split's rows.
 
     An autoregressive model's completions have no steps and are taken whatever `steps` is.
     """
     rows = completions[(completions.split == split) & (completions.steps.isna() | (completions.steps == steps))]
-    return rows.correct.tolist() if len(rows) else None
+    return rows.to_dict("records")
+
+
+def entering(completion, step, mask):
+    """The ids of a diffusion model's canvas as it was when `step` began; `mask` is what hides a token."""
+    ids = list(completion["ids"])
+    for position, _, shown, _ in completion["revealed"]:
+        if shown >= step:
+            ids[position] = mask
+    for position, token, shown, masked_again in completion["withdrawn"]:
+        if shown < step <= masked_again:
+            ids[position] = token
+    return ids

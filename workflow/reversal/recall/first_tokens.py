@@ -31,7 +31,7 @@ def given_prompts(path, count):
 
 def table(net, tokenizer, prompts, *, stage, top, canvas):
     """The likeliest first tokens for [(prompt, answer or None), …], in the order of the prompts."""
-    found = ask.probe(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)
+    found = ask.first_tokens(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)
     answers = pd.DataFrame(prompts, columns=["prompt", "answer"])
     found = found.merge(answers, on="prompt", how="left")
     found.insert(0, "stage", stage)

@@ -1,7 +1,6 @@
 """Masked diffusion: sampling by unmasking, and likelihood."""
 
 import functools
-import itertools
 import math
 from typing import NamedTuple
 
@@ -10,104 +9,42 @@ import torch
 from ..common import batches
 from ..common.errors import UserError
 from ..models import network
+from .sampling import Denoised, Sampling, plan, require_room, require_whole
 
-LAST_TIME = 1e-5  # where sampling ends, as in SMDM
-SCHEDULES = ("linear", "cosine", "geometric")
-ORDERS = ("confidence", "random")
-REMASKINGS = ("none", "low_confidence")
 GIVEN, MASKED = -1, -2  # in place of a step: the token was there from the start, or is not revealed yet
 
 
-class Denoised(NamedTuple):
-    """Finished canvases and how they came about; tensors on the CPU.
+def denoise(net, prompts, *, steps, given=None, generator=None, **sampling):
+    """Fill canvases that begin with `prompts` (lists of ids), in `steps` steps: a `Denoised`.
 
-    `step` is the step (from 0) at which a token was revealed for good, −1 where it was given; `confidence` its
-    probability then, 1 where given. `withdrawn` lists the tokens that remasking took back: row, position, token, the
-    step that revealed it, the step that masked it again.
-    """
-
-    canvas: torch.Tensor  # (N, L)
-    step: torch.Tensor  # (N, L)
-    confidence: torch.Tensor  # (N, L) float64
-    withdrawn: torch.Tensor  # (M, 5)
-    mask_id: int
-
-    def entering(self, step):
-        """The canvases (N, L) as they were when `step` began."""
-        canvas = self.canvas.masked_fill(self.step >= step, self.mask_id)
-        revealed, masked_again = self.withdrawn[:, 3], self.withdrawn[:, 4]
-        row, position, token = self.withdrawn[(revealed < step) & (step <= masked_again), :3].T
-        canvas[row, position] = token
-        return canvas
-
-
-class Turn(NamedTuple):
-    """One run of the network for a row: at `step`, reveal `count` positions of a `group`."""
-
-    step: int
-    group: int
-    count: int
-
-
-def denoise(net, prompts, *, canvas, steps, **options):
-    """Fill canvases of `canvas` tokens that begin with `prompts` (lists of ids), in `steps` steps: a `Denoised`.
-
-    At each step every masked token is predicted, and some predictions are revealed.
-
-    order: "confidence" reveals, of n masked tokens, the ⌊n (1 − s/t)⌋ most confident, t and s being the times of this
-        step and the next; "random" reveals each with probability 1 − s/t, which at temperature 1 is ancestral
-        sampling. The last step reveals what is left.
-    guidance: w in logits = un + (1 + w)(cond − un), where `un` sees what was revealed but nothing that was given.
-    temperature: the scale of Gumbel noise on the logits; a token's confidence is its probability without the noise.
-    schedule: how time falls from 1 to 0: "linear", "cosine" (few tokens first) or "geometric" (many first).
-    block: semi-autoregressive: blocks of so many tokens, filled from left to right, each with its share of the steps.
-    remasking: with "none" a revealed token stays. With "low_confidence" each step shows as many tokens, but those
-        revealed before compete with the new ones by the confidence they had; the least confident are masked again.
-        (What LLaDA calls low-confidence remasking never takes a token back: it is "none" in order of confidence.)
+    `sampling` are the fields of `Sampling`; the `canvas`, in tokens, has to be among them.
     given: infilling: for each prompt a dict {position: id} of further tokens that stay.
-    precision: of the network's matrix products, "float32" or "bfloat16".
 
     Each row draws random numbers of its own, seeded from `generator`, so batches do not change results.
     """
-    return denoise_each(net, prompts, canvas=canvas, steps=[steps], **options)[steps]
+    return denoise_each(net, prompts, Sampling(**sampling), [steps], given=given, generator=generator)[steps]
 
 
 @torch.no_grad()
-def denoise_each(
-    net,
-    prompts,
-    *,
-    canvas,
-    steps,
-    guidance=0.0,
-    order="confidence",
-    temperature=0.0,
-    schedule="linear",
-    block=None,
-    remasking="none",
-    given=None,
-    batch_size=None,
-    precision="float32",
-    generator=None,
-):
-    """{n: what `denoise` gives in n steps} for each n of the list `steps`.
+def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None):
+    """{n: what `denoise` gives in n steps} for each n of the list `steps`, for one `Sampling`.
 
     No canvas is taken through the same turns twice: from as many steps as there are masked tokens on, one is revealed
     at a time, and further steps change nothing.
     """
     for number in steps:
-        _check(prompts, canvas, number, guidance, order, temperature, schedule, block, remasking, given)
+        _check(prompts, sampling, number, given)
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
-    start, fixed = _canvases(prompts, given, canvas, mask)
+    start, fixed = _canvases(prompts, given, sampling.canvas, mask)
     jobs, wanted, known = [], {number: [] for number in steps}, {}
     for number in steps:
-        order_seeds = _seeds(len(prompts), generator) if order == "random" else [None] * len(prompts)
-        noise_seeds = _seeds(len(prompts), generator) if temperature else [None] * len(prompts)
+        order_seeds = _seeds(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
+        noise_seeds = _seeds(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
         for i, prompt in enumerate(prompts):
-            groups, turns = _plan(len(prompt), fixed[i], number, schedule, block, remasking, order_seeds[i])
+            groups, turns = plan(len(prompt), fixed[i], number, sampling, order_seeds[i])
             job = (i, groups, turns, noise_seeds[i])
-            chance = number if order == "random" or temperature else None
+            chance = number if sampling.random else None
             place = known.setdefault((i, chance, tuple(turn[1:] for turn in turns)), len(jobs))
             if place == len(jobs):
                 jobs.append(job)
@@ -115,19 +52,19 @@ def denoise_each(
 
     def fill(indices):
         rows, groups, turns, seeds = zip(*(jobs[j] for j in indices), strict=True)
-        noise = [torch.Generator(device).manual_seed(seed) for seed in seeds] if temperature else None
+        noise = [torch.Generator(device).manual_seed(seed) for seed in seeds] if sampling.temperature else None
         return _fill(
             start[list(rows)].to(device),
             fixed[list(rows)].to(device),
             torch.stack(groups).to(device),
             turns,
-            functools.partial(_predict, net, guidance, temperature, noise),
+            functools.partial(_predict, net, sampling, noise),
             mask,
-            remasking,
+            sampling.remasking,
         )
 
-    with batches.autocast(device, precision):
-        filled = batches.run(fill, [len(turns) for _, _, turns, _ in jobs], batch_size, device)
+    with batches.autocast(device, sampling.precision):
+        filled = batches.run(fill, [len(turns) for _, _, turns, _ in jobs], device)
     return {
         number: _denoised([_renumbered(filled[place], jobs[place][2], turns) for place, turns in own], start, mask)
         for number, own in wanted.items()
@@ -156,69 +93,6 @@ def _denoised(rows, start, mask):
 
 def _seeds(number, generator):
     return torch.randint(2**62, (number,), generator=generator).tolist()
-
-
-def times(schedule, steps):
-    """The times t (steps + 1,) that bound the steps, from 1 down to almost 0."""
-    if schedule == "linear":
-        return torch.linspace(1, LAST_TIME, steps + 1)
-    u = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
-    if schedule == "cosine":
-        return LAST_TIME + (1 - LAST_TIME) * torch.cos(torch.pi / 2 * u)
-    return LAST_TIME**u
-
-
-def _plan(prompt, fixed, steps, schedule, block, remasking, seed):
-    """The group (L,) of each position of one canvas, −1 where fixed, and the row's turns, one group after another.
-
-    Groups are blocks; in random order (`seed` not None) they are the positions that fall due at the same step.
-    """
-    blocks = (torch.arange(len(fixed)) - prompt) // (block or len(fixed))
-    blocks[fixed] = -1
-    number = -(-(len(fixed) - prompt) // (block or len(fixed)))
-    if seed is not None:
-        due = _due_steps(blocks, number, steps, schedule, seed)
-        counts = torch.bincount(due[due >= 0], minlength=steps).tolist()
-        return due, [Turn(step, step, count) for step, count in enumerate(counts) if count]
-    sizes = tuple(torch.bincount(blocks[blocks >= 0], minlength=number).tolist())
-    return blocks, _turns(sizes, steps, schedule, every_step=remasking != "none")
-
-
-@functools.cache
-def _turns(sizes, steps, schedule, every_step):
-    """The turns of a row whose blocks have `sizes` masked tokens.
-
-    Where nothing is revealed nothing changes, so such a step needs no turn, unless revealed tokens can be withdrawn.
-    """
-    turns = []
-    for group, (masked, share) in enumerate(zip(sizes, _shares(steps, len(sizes)), strict=True)):
-        t = times(schedule, len(share))
-        for i, step in enumerate(share):
-            last = i == len(share) - 1
-            count = masked if last else int(masked * (1 - t[i + 1] / t[i]))
-            if count or (every_step and masked):
-                turns.append(Turn(step, group, count))
-            masked -= count
-    return turns
-
-
-def _due_steps(blocks, number, steps, schedule, seed):
-    """The step (L,) at which each position is revealed: that in which a uniform time falls, among its block's steps.
-
-    Of the positions still masked at time t, each is then revealed before time s with probability 1 − s/t.
-    """
-    moment = torch.rand(len(blocks), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    due = torch.full_like(blocks, -1)
-    for group, share in enumerate(_shares(steps, number)):
-        later = moment[:, None] <= times(schedule, len(share))[1:-1]  # (L, steps of the block − 1)
-        due = torch.where(blocks == group, share.start + later.sum(1), due)
-    return due
-
-
-def _shares(steps, blocks):
-    """Split `steps` steps into consecutive ranges, one per block, as even as can be."""
-    ends = [steps * i // blocks for i in range(blocks + 1)]
-    return [range(*pair) for pair in itertools.pairwise(ends)]
 
 
 def _fill(canvas, given, groups, turns, predict, mask, remasking):
@@ -252,11 +126,12 @@ def _fill(canvas, given, groups, turns, predict, mask, remasking):
     return list(zip(canvas.cpu(), step.cpu(), confidence.cpu(), withdrawn, strict=True))
 
 
-def _predict(net, guidance, temperature, noise, canvas, given, where, rows):
+def _predict(net, sampling, noise, canvas, given, where, rows):
     """The predicted token and its confidence (P,) at each position `where` (A, L) of the canvases (A, L).
 
     `rows` (A,) says which generators of `noise` are theirs.
     """
+    guidance, temperature = sampling.guidance, sampling.temperature
     logits = _guided_logits(net, canvas, given, where, guidance) if guidance else _logits(net, canvas, where)
     best, token = logits.max(-1)
     if temperature:
@@ -302,18 +177,7 @@ class LikelihoodBound(NamedTuple):
 
 
 @torch.no_grad()
-def log_likelihood(
-    net,
-    prompts,
-    completions,
-    *,
-    samples,
-    canvas=None,
-    eos=None,
-    batch_size=None,
-    precision="float32",
-    generator=None,
-):
+def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None, precision="float32", generator=None):
     """The diffusion bound on log p(completion | prompt) for each pair of lists of ids: a `LikelihoodBound`.
 
     Of a completion's n tokens k random ones are masked, k uniform over 1 … n; the bound is the mean over such masks of
@@ -343,7 +207,7 @@ def log_likelihood(
         return (total / where.sum(1)).tolist()
 
     with batches.autocast(device, precision):
-        means = batches.run(score, [len(rows[i]) for i, _ in jobs], batch_size, device)
+        means = batches.run(score, [len(rows[i]) for i, _ in jobs], device)
     values = torch.tensor(means, dtype=torch.float64).split([len(masks) for masks, _ in draws])
     estimates, errors = [], []
     for value, (masks, weight) in zip(values, draws, strict=True):
@@ -372,12 +236,12 @@ def draw_masks(length, samples, *, generator):
 
 
 @torch.no_grad()
-def first_token(net, prompts, *, canvas=None, batch_size=None, precision="float32"):
+def first_token(net, prompts, *, canvas=None, precision="float32"):
     """Log-probabilities (N, V) of the token after each prompt, when the canvas after it is masked (None: one mask)."""
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
     if canvas:
-        _check_room(prompts, canvas)
+        require_room(prompts, canvas)
     rows = [[*prompt, *[mask] * (canvas - len(prompt) if canvas else 1)] for prompt in prompts]
 
     def predict(indices):
@@ -388,7 +252,7 @@ def first_token(net, prompts, *, canvas=None, batch_size=None, precision="float3
         return network.logits(net, states).float().log_softmax(-1).cpu()
 
     with batches.autocast(device, precision):
-        return torch.stack(batches.run(predict, [len(row) for row in rows], batch_size, device))
+        return torch.stack(batches.run(predict, [len(row) for row in rows], device))
 
 
 def _canvases(prompts, given, length, mask):
@@ -403,22 +267,12 @@ def _canvases(prompts, given, length, mask):
     return canvas, fixed
 
 
-def _check(prompts, canvas, steps, guidance, order, temperature, schedule, block, remasking, given):
-    for name, value in (("steps", steps), ("canvas", canvas), ("block", 1 if block is None else block)):
-        if value < 1 or value != int(value):
-            raise UserError(f"{name} is {value}; it is a whole number from 1 up")
-    for name, value in (("guidance", guidance), ("temperature", temperature)):
-        if not 0 <= value < float("inf"):
-            raise UserError(f"{name} is {value}; it is a number from 0 up")
-    choices = (("order", order, ORDERS), ("schedule", schedule, SCHEDULES), ("remasking", remasking, REMASKINGS))
-    for name, value, known in choices:
-        if value not in known:
-            raise UserError(f"{name} is {value!r}; it is one of {', '.join(known)}")
-    if order == "random" and remasking != "none":
-        raise UserError(f"remasking is {remasking!r} and order 'random'; remasking goes by confidence")
+def _check(prompts, sampling, steps, given):
+    require_whole("steps", steps)
     if given is not None and len(given) != len(prompts):
         raise UserError(f"given has {len(given)} entries for {len(prompts)} prompts; each prompt has one")
-    _check_room(prompts, canvas)
+    canvas, block = sampling.canvas, sampling.block
+    require_room(prompts, canvas)
     for i, prompt in enumerate(prompts):
         number = -(-(canvas - len(prompt)) // (block or canvas))
         if steps < number:
@@ -426,14 +280,6 @@ def _check(prompts, canvas, steps, guidance, order, temperature, schedule, block
         for position in given[i] if given else ():
             if not len(prompt) <= position < canvas:
                 raise UserError(f"given[{i}] has position {position}; it lies in {len(prompt)}–{canvas - 1}")
-
-
-def _check_room(prompts, canvas):
-    for i, prompt in enumerate(prompts):
-        if len(prompt) > canvas:
-            raise UserError(f"prompt {i} has {len(prompt)} tokens; the canvas holds {canvas}")
-        if len(prompt) == canvas:
-            raise UserError(f"prompt {i} fills all {canvas} tokens of the canvas; there is no room for an answer")
 
 
 def _check_likelihood(prompts, completions, samples, canvas):

@@ -25,11 +25,6 @@ BY_QUESTION = {
 }
 
 
-def correct(reference, generation):
-    """Exact match: the reference, lower-cased and stripped, is contained in the generation."""
-    return reference.strip().lower() in generation.strip().lower()
-
-
 def char_bleu(reference, generation):
     """BLEU of one sentence over characters, both sides lower-cased and stripped.
 
@@ -86,20 +81,20 @@ def step_scaling(completions, *, draws, rng):
     return pd.DataFrame(records).astype({"steps": "Int64"})
 
 
-def by_training_direction(scaling, published=None):
+def by_training_direction(scaling, smdm=None):
     """Recall in percent, averaged over seeds: a column per split, named as the post does, by training direction.
 
-    `published` (columns steps and the splits, in percent) adds a column of published values beside each of ours.
+    `smdm` (columns steps and the splits, in percent) adds a column of SMDM's own values beside each of ours.
     """
-    return _wide(scaling, BY_TRAINING, published)
+    return _wide(scaling, BY_TRAINING, smdm)
 
 
-def by_question_direction(scaling, published=None):
+def by_question_direction(scaling, smdm=None):
     """The same numbers named as SMDM does, by the direction of the question."""
-    return _wide(scaling, BY_QUESTION, published)
+    return _wide(scaling, BY_QUESTION, smdm)
 
 
-def _wide(scaling, names, published):
+def _wide(scaling, names, smdm):
     keys = ["model", "steps"]
     mean = scaling.groupby(["model", "steps", "split"], sort=False, dropna=False).accuracy.mean() * 100
     wide = mean.unstack("split").reset_index()
@@ -110,8 +105,8 @@ def _wide(scaling, names, published):
         if split not in wide:
             continue
         columns[name] = wide[split]
-        if published is not None:
-            columns[f"{name}, published"] = wide["steps"].map(published.set_index("steps")[split])
+        if smdm is not None:
+            columns[f"{name}, SMDM"] = wide["steps"].map(smdm.set_index("steps")[split])
     return pd.DataFrame(columns)
 
 

@@ -7,14 +7,13 @@ diffusion network about the masked token itself.
 """
 
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
-from ..common.budget import Budget
+from ..common.batches import Budget
 from ..common.errors import UserError
-from ..models import network
+from ..models import hooks, network
 from . import llama
 
 KINDS = ("state", "mlp", "attn")
@@ -151,8 +150,7 @@ def restore(net, problems, *, kind="state", window=1, severed=None, precision="f
 def _restore_by_hooks(net, problem, kind, plan, severed, budget):
     embedded = torch.cat([problem.clean[None], problem.corrupted])
     position, token = torch.tensor(list(problem.answer.items()), device=embedded.device).T
-    seen = {}
-    with hooks([(_site(net, *key), _record(seen, key)) for key in _sites(kind, severed, len(plan))]):
+    with hooks.outputs({key: _site(net, *key) for key in _sites(kind, severed, len(plan))}) as seen:
         base = _log_probabilities(net, embedded, position, token)
     draws = len(problem.corrupted)
     groups = problem.restored()
@@ -166,8 +164,10 @@ def _restore_by_hooks(net, problem, kind, plan, severed, budget):
             run, place = torch.tensor(hit, device=embedded.device).view(-1, 2).long().T
             clean, kept = torch.zeros_like(rows), torch.zeros_like(rows) if severed is None else rows
             put = [((kind, first), clean)] + [((severed or kind, above), kept) for above in range(first + 1, end)]
-            patches = [(_site(net, *key), _overwrite(run, place, seen[key][source[run], place])) for key, source in put]
-            with hooks(patches):
+            patches = [
+                (_site(net, *key), hooks.overwrite(run, place, seen[key][source[run], place])) for key, source in put
+            ]
+            with hooks.attached(patches):
                 restored[some, layer] = _log_probabilities(net, embedded[rows], position, token)
 
         budget.spend([4 * (20 * embedded[0].numel() + 2 * len(token) * network.vocab(net))] * len(pairs), run)
@@ -181,35 +181,6 @@ def _sites(kind, severed, layers):
 def _site(net, name, layer):
     block = network.layers(net)[layer]
     return {"state": lambda b: b, "mlp": network.mlp, "attn": network.attention}[name](block)
-
-
-@contextmanager
-def hooks(functions):
-    """Forward hooks on (module, function) pairs for as long as the block lasts, however it ends."""
-    handles = []
-    try:
-        for module, function in functions:
-            handles.append(module.register_forward_hook(function))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _record(seen, key):
-    def hook(module, args, output):
-        seen[key] = (output[0] if isinstance(output, tuple) else output).clone()
-
-    return hook
-
-
-def _overwrite(run, place, values):
-    def hook(module, args, output):
-        changed = (output[0] if isinstance(output, tuple) else output).clone()
-        changed[run, place] = values
-        return (changed, *output[1:]) if isinstance(output, tuple) else changed
-
-    return hook
 
 
 def _log_probabilities(net, embedded, position, token):

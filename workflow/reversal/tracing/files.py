@@ -10,21 +10,6 @@ import safetensors.numpy
 
 from ..common.files import atomic, write_table
 
-ROLES = (
-    "prior prompt",  # before the subject
-    "first subject",
-    "middle subject",
-    "last subject",  # also of a subject of one token
-    "first subsequent",
-    "further prompt",
-    "last prompt",
-    "revealed answer",
-    "revealed canvas",  # generated, but not part of the answer
-    "masked answer",
-    "masked canvas",
-    "whole subject",  # all its tokens restored together
-)
-SCORES = ("probability", "log_probability")
 OUTCOMES = "outcomes.csv"
 
 

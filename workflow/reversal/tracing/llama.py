@@ -116,7 +116,7 @@ def supports(net):
 def restore(net, problems, *, kind, plan, severed, precision, budget):
     """(clean, corrupted, restored) log-probabilities of each `tracing.Problem`, as in `tracing.Runs`.
 
-    `plan` has each layer's window of restored layers (first, past the last); `budget` is a `Budget`.
+    `plan` has each layer's window of restored layers (first, past the last); `budget` is a `batches.Budget`.
     """
     by_length = {}
     for i, problem in enumerate(problems):

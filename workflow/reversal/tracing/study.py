@@ -8,6 +8,8 @@ own answer, and each token of it is a step.
 """
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -17,21 +19,50 @@ import torch
 
 from ..common.errors import UserError
 from ..models import network, tokens
-from ..recall import ask, autoregressive, masked
+from ..recall.files import entering
 from . import engine
-from .files import SCORES, FactTrace
-from .vocabulary import NAMES as CORRUPTIONS
+from .files import FactTrace
+from .vocabulary import (
+    CORRUPTIONS,
+    KINDS,
+    NO_MASK,
+    NO_PARTNER,
+    NOT_ANSWERED,
+    NOT_NEEDED,
+    SCORES,
+    TOO_SHORT,
+    TRACED,
+)
 
-# What is restored, and which modules stay corrupted above it.
-KINDS = {
-    "state": ("state", None),
-    "mlp": ("mlp", None),
-    "attn": ("attn", None),
-    "severed_mlp": ("state", "mlp"),
-    "severed_attn": ("state", "attn"),
-}
-TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
-NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
+
+@dataclass(frozen=True)
+class Tracing:
+    """What is traced of a split: the names and meanings of `tracing` in the configuration."""
+
+    # {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in its place
+    # ("mask"), or with another fact's subject of as many tokens ("swap")
+    corruptions: Mapping
+    most_facts: int | None = None  # of those the model answers; None: all
+    least_tokens: int = 2  # answers of fewer tokens are not traced
+    most_steps: int = 3  # of t1 … t2, evenly chosen, both ends included
+    draws: int = 10  # of the noise: each fact has its own, the same for all its steps
+    scale: float = 3.0  # of the noise, in standard deviations of the embeddings
+    seed: int = 0  # of the noise
+    window: int = 1  # layers restored together for mlp and attn
+    precision: str = "float32"  # as in `engine.restore`
+
+    def __post_init__(self):
+        for name, kinds in self.corruptions.items():
+            if name not in CORRUPTIONS:
+                raise UserError(f"corruption {name!r} is unknown; the corruptions are {', '.join(CORRUPTIONS)}")
+            if not kinds:
+                raise UserError(f"corruption {name!r} has no kinds; it needs some of {', '.join(KINDS)}")
+            for kind in kinds:
+                if kind not in KINDS:
+                    raise UserError(f"kind {kind!r} of {name!r} is unknown; the kinds are {', '.join(KINDS)}")
+        for name in ("most_steps", "draws"):
+            if (value := getattr(self, name)) < 1:
+                raise UserError(f"{name} is {value}; it is a whole number from 1 up")
 
 
 class Answered(NamedTuple):
@@ -48,109 +79,61 @@ class Answered(NamedTuple):
     canvases: list  # the ids that each of them found
 
 
-def trace_split(
-    net,
-    tokenizer,
-    rows,
-    *,
-    split,
-    canvas,
-    sampling,
-    corruptions,
-    window=1,
-    draws=10,
-    scale=3.0,
-    seed=0,
-    most_steps=3,
-    least_tokens=2,
-    most_facts=None,
-    correct=None,
-    precision="float32",
-    budget=None,
-    job=None,
-):
+def trace_split(net, tokenizer, rows, completions, settings, *, split="", job=None):
     """Trace the facts that the `rows` of one split ask for: a list of `FactTrace`, and the outcome for every fact.
 
-    canvas, sampling: how the model answers, as in `asking.complete_split`; `sampling` is a dict with the rest.
-    corruptions: {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in
-        its place ("mask"), or with another fact's subject of as many tokens ("swap").
-    draws, scale, seed: of the noise, which has `scale` times the standard deviation of the embeddings; each fact draws
-        its own, the same for all its steps.
-    most_steps: how many of t1 … t2 are traced at most, evenly chosen, both ends included.
-    least_tokens: answers of fewer tokens are not traced. most_facts: how many facts are (None: all).
-    correct: which rows the model answers, where that is known for this sampling; otherwise all are asked.
-    window, precision, budget: as in `tracing.restore`.
-
-    The outcomes are a table with columns fact, corruption and outcome.
+    `completions` are the model's answers to these rows, in their order, as `recall.ask` gives them; their trajectories
+    are what is traced, as the `Tracing` settings say. The outcomes are a table with columns fact, corruption, outcome.
     """
-    _check(corruptions, most_steps, draws)
-    if correct is None:
-        completed = ask.complete_split(net, tokenizer, rows, split=split, canvas=canvas, **sampling)
-        correct = [completion["correct"] for completion in completed]
-    chosen = choose(rows, correct)
-    asked = [row for row in chosen.values() if row is not None]
-    answered = {}
-    for found in answer(net, tokenizer, asked, canvas=canvas, sampling=sampling, most_steps=most_steps):
-        if found is not None:
-            answered[found.row.fact] = found
-    outcome = {fact: _outcome(answered.get(fact), least_tokens) for fact in chosen}
+    chosen = choose(rows, completions)
+    answered = {
+        fact: answer(net, tokenizer, *own, most_steps=settings.most_steps) if own else None
+        for fact, own in chosen.items()
+    }
+    outcome = {fact: _outcome(found, settings.least_tokens) for fact, found in answered.items()}
     wanted = [fact for fact in chosen if outcome[fact] == TRACED]
-    outcome |= dict.fromkeys(wanted[most_facts:] if most_facts is not None else (), NOT_NEEDED)
-    wanted = wanted[:most_facts]
+    most = len(wanted) if settings.most_facts is None else settings.most_facts
+    outcome |= dict.fromkeys(wanted[most:], NOT_NEEDED)
     subjects = _subjects(tokenizer, rows)
-    how = {"window": window, "precision": precision, "budget": budget}
-    progress = job.progress(len(wanted), f"tracing {split}", "facts") if job else None
+    progress = job.progress(len(wanted[:most]), f"tracing {split}", "facts") if job else None
     traces, records = [], []
-    for fact in wanted:
-        ways = _ways(net, answered[fact], subjects, corruptions, draws=draws, scale=scale, seed=seed)
+    for fact in wanted[:most]:
+        ways = _ways(net, answered[fact], subjects, settings)
         corrupt = {name: way for name, way in ways.items() if callable(way)}
         if corrupt:
-            kinds = {name: list(corruptions[name]) for name in corrupt}
-            traces.append(trace_fact(net, tokenizer, answered[fact], corrupt, kinds, **how))
+            traces.append(trace_fact(net, tokenizer, answered[fact], corrupt, settings))
         records += [(fact, name, TRACED if callable(way) else way) for name, way in ways.items()]
         if progress:
             progress.advance()
-    records += [(fact, name, outcome[fact]) for fact in chosen if outcome[fact] != TRACED for name in corruptions]
+    records += [
+        (fact, name, outcome[fact]) for fact in chosen if outcome[fact] != TRACED for name in settings.corruptions
+    ]
     return traces, pd.DataFrame(records, columns=["fact", "corruption", "outcome"])
 
 
-def choose(rows, correct):
-    """One of each fact's answered rows, another template from fact to fact; None for a fact without any."""
+def choose(rows, completions):
+    """One of each fact's answered rows with its completion, another template from fact to fact; None without any."""
     answered = {}
-    for row, right in zip(rows, correct, strict=True):
-        answered.setdefault(row.fact, []).extend([row] if right else [])
+    for row, completion in zip(rows, completions, strict=True):
+        answered.setdefault(row.fact, []).extend([(row, completion)] if completion["correct"] else [])
     return {fact: own[i % len(own)] if own else None for i, (fact, own) in enumerate(answered.items())}
 
 
-def answer(net, tokenizer, rows, *, canvas, sampling, most_steps):
-    """Ask the model once more and keep the trajectories: an `Answered` per row, None where the answer is wrong."""
-    if not rows:
-        return []
-    examples = [tokens.encode(tokenizer, row) for row in rows]
-    prompts = [example.ids[: example.prompt] for example in examples]
+def answer(net, tokenizer, row, completion, *, most_steps):
+    """What a completion's canvas held at the steps to trace: an `Answered`, or None where the answer is not found."""
+    ids, prompt = completion["ids"], completion["prompt_tokens"]
+    span = locate(tokenizer, ids[prompt:], row)
+    if span is None:
+        return None
+    place = (prompt + span[0], prompt + span[1])
+    shown = [step for position, _, step, _ in completion["revealed"] if position in range(*place)]
+    steps = evenly(min(shown), max(shown), most_steps)
     if network.is_diffusion(net):
-        done = masked.denoise(net, prompts, canvas=canvas, **sampling)
-        generated, shown = done.canvas.tolist(), done.step.tolist()
+        canvases = [entering(completion, step, network.mask_id(net)) for step in steps]
     else:
-        room = canvas - min(map(len, prompts))
-        done = autoregressive.complete(net, prompts, new_tokens=room, eos=tokenizer.eos_token_id)
-        generated = [[*prompt, *new][:canvas] for prompt, new in zip(prompts, done.tokens, strict=True)]
-        shown = [range(-len(prompt), canvas - len(prompt)) for prompt in prompts]
-    results = []
-    for i, (row, example) in enumerate(zip(rows, examples, strict=True)):
-        span = locate(tokenizer, generated[i][example.prompt :], row)
-        if span is None:
-            results.append(None)
-            continue
-        place = (example.prompt + span[0], example.prompt + span[1])
-        t1, t2 = min(shown[i][slice(*place)]), max(shown[i][slice(*place)])
-        steps = evenly(t1, t2, most_steps)
-        if network.is_diffusion(net):
-            canvases = [done.entering(step)[i].tolist() for step in steps]
-        else:
-            canvases = [generated[i][: example.prompt + step] for step in steps]
-        results.append(Answered(row, generated[i], example.prompt, example.subject, place, t1, t2, steps, canvases))
-    return results
+        canvases = [ids[: prompt + step] for step in steps]
+    subject = tokens.encode(tokenizer, row).subject
+    return Answered(row, ids, prompt, subject, place, min(shown), max(shown), steps, canvases)
 
 
 def locate(tokenizer, generated, row):
@@ -174,11 +157,13 @@ def evenly(first, last, most):
     return sorted({round(value) for value in np.linspace(first, last, count).tolist()})
 
 
-def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
+def trace_fact(net, tokenizer, found, corrupt, settings):
     """The `FactTrace` of one answered question.
 
     `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
     """
+    kinds = {name: list(settings.corruptions[name]) for name in corrupt}
+    how = {"window": settings.window, "precision": settings.precision}
     masked = network.is_diffusion(net)
     canvases = found.canvases if masked else found.canvases[-1:]
     answers = [_still_masked(found, canvas, network.mask_id(net)) for canvas in canvases] if masked else [_next(found)]
@@ -194,7 +179,7 @@ def trace_fact(net, tokenizer, found, corrupt, kinds, **how):
     restored = {name: {} for name in corrupt}  # {corruption: {kind: [Trace at each step]}}
     for kind in KINDS:
         owners = [name for name in corrupt if kind in kinds[name]]
-        what, severed = KINDS[kind]
+        what, severed, _ = KINDS[kind]
         together = [problem for name in owners for problem in problems[name]]
         runs = iter(engine.restore(net, together, kind=what, severed=severed, **how) if together else ())
         for name in owners:
@@ -283,22 +268,22 @@ def _role(found, place, token, mask):
     return "first subsequent" if place == end else "further prompt"
 
 
-def _ways(net, found, subjects, corruptions, *, draws, scale, seed):
+def _ways(net, found, subjects, settings):
     """For each corruption a function from ids to corrupted embeddings, or why there is none."""
     ways = {}
-    for name in corruptions:
+    for name in settings.corruptions:
         if name == "gaussian":
-            digest = hashlib.sha256(f"{seed}/{found.row.fact}".encode()).digest()
+            digest = hashlib.sha256(f"{settings.seed}/{found.row.fact}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-            noise = engine.draw_noise(net, found.subject, draws, generator=generator, scale=scale)
+            noise = engine.draw_noise(net, found.subject, settings.draws, generator=generator, scale=settings.scale)
             ways[name] = partial(_with_noise, net, found.subject, noise)
             continue
         if name == "mask":
             width = found.subject[1] - found.subject[0]
-            tokens, reason = [network.mask_id(net)] * width if network.is_diffusion(net) else None, NO_MASK
+            put, reason = [network.mask_id(net)] * width if network.is_diffusion(net) else None, NO_MASK
         else:
-            tokens, reason = swap_partner(found.row, subjects), NO_PARTNER
-        ways[name] = partial(_with_tokens, net, found.subject, tokens) if tokens else reason
+            put, reason = swap_partner(found.row, subjects), NO_PARTNER
+        ways[name] = partial(_with_tokens, net, found.subject, put) if put else reason
     return ways
 
 
@@ -306,8 +291,8 @@ def _with_noise(net, subject, noise, ids):
     return engine.add_noise(net, ids, subject, noise)
 
 
-def _with_tokens(net, subject, tokens, ids):
-    return engine.replace_subject(net, ids, subject, tokens)
+def _with_tokens(net, subject, put, ids):
+    return engine.replace_subject(net, ids, subject, put)
 
 
 def swap_partner(row, subjects):
@@ -336,17 +321,3 @@ def _outcome(found, least_tokens):
     if found is None:
         return NOT_ANSWERED
     return TOO_SHORT if found.answer[1] - found.answer[0] < least_tokens else TRACED
-
-
-def _check(corruptions, most_steps, draws):
-    for name, kinds in corruptions.items():
-        if name not in CORRUPTIONS:
-            raise UserError(f"corruption {name!r} is unknown; the corruptions are {', '.join(CORRUPTIONS)}")
-        if not kinds:
-            raise UserError(f"corruption {name!r} has no kinds; it needs some of {', '.join(KINDS)}")
-        for kind in kinds:
-            if kind not in KINDS:
-                raise UserError(f"kind {kind!r} of {name!r} is unknown; the kinds are {', '.join(KINDS)}")
-    for name, value in (("most_steps", most_steps), ("draws", draws)):
-        if value < 1:
-            raise UserError(f"{name} is {value}; it is a whole number from 1 up")

@@ -1,15 +1,13 @@
-"""Traces over many facts: mean effects by token role, layer and step, with intervals, and the layer where MLPs peak."""
+"""Traces over many facts: mean effects by token role, layer and step, with intervals."""
 
 import numpy as np
 import pandas as pd
 
 from ..common import intervals
-from ..common.errors import UserError
 from ..data.facts import SPLITS
-from . import vocabulary
-from .files import ROLES, SCORES
+from .effects import effects_by_role, mean
+from .vocabulary import CORRUPTIONS, ROLES, SCORES, STAGES
 
-STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
 KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]
 COLUMNS = [*KEYS, "n", "mean", "ci_low", "ci_high"]
 
@@ -26,15 +24,6 @@ def stages(trace):
     return [names.get(step, "middle") for step in trace.steps]
 
 
-def effects_by_role(trace, corruption, score):
-    """Indirect effects (kinds, S, roles, L), means over a role's positions; NaN where a step has none."""
-    corrupted = trace.arrays[f"{score}.{corruption}.corrupted"]
-    effects = trace.arrays[f"{score}.{corruption}.restored"].astype(float) - corrupted[:, None, None]
-    member = np.array(trace.roles)[:, None] == np.array(ROLES)[:, None]  # (S, roles, P)
-    with np.errstate(invalid="ignore"):
-        return np.einsum("kspl,srp->ksrl", effects, member) / member.sum(-1)[:, :, None]
-
-
 def aggregate(traces, *, model, seed, split):
     """Mean effects over the facts of one split, with 95% intervals: the rows of the study's table of traces.
 
@@ -43,7 +32,7 @@ def aggregate(traces, *, model, seed, split):
     `step` are about that step; rows without are about the `stage`, "all" being all steps of a fact. n counts facts.
     """
     frames = []
-    for corruption in vocabulary.NAMES:
+    for corruption in CORRUPTIONS:
         own = [trace for trace in traces if corruption in trace.kinds]
         for score in SCORES if own else ():
             effects = [effects_by_role(trace, corruption, score) for trace in own]
@@ -71,8 +60,8 @@ def _tables(values, traces, axes):
     steps = sorted({step for trace in traces for step in trace.steps})
     for value, trace in zip(values, traces, strict=True):
         stage = np.array(stages(trace))
-        by_stage.append([_mean(value[stage == name]) for name in STAGES] + [_mean(value)])
-        by_step.append([_mean(value[np.array(trace.steps) == step]) for step in steps])
+        by_stage.append([mean(value[stage == name]) for name in STAGES] + [mean(value)])
+        by_step.append([mean(value[np.array(trace.steps) == step]) for step in steps])
     return [
         _table(by_stage, {"stage": [*STAGES, "all"], "step": [pd.NA], **axes}),
         _table(by_step, {"stage": ["all"], "step": steps, **axes}),
@@ -86,28 +75,3 @@ def _table(values, axes):
     index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
     parts = {"n": (~np.isnan(values)).sum(0), "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
     return pd.DataFrame({name: part.ravel() for name, part in parts.items()}, index=index).reset_index()
-
-
-def _mean(values):
-    """The mean over the first axis of what is not NaN; NaN where nothing is."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0).sum(0) / known.sum(0)
-
-
-def peak_layer(table, *, corruption=None, score="probability", role="last subject", stage="all", **where):
-    """The layer whose MLPs have the largest mean effect at the last subject token, over all rows that match `where`.
-
-    The corruption, unless one is named, is the table's leading one. `where` gives columns and values, such as
-    model="mdm", direction="p2d". Rows of several splits or seeds are weighted by their facts.
-    """
-    corruption = corruption or vocabulary.main(table.corruption)
-    where = {"kind": "mlp", "corruption": corruption, "score": score, "role": role, "stage": stage, **where}
-    rows = table[table.step.isna()]
-    for column, value in where.items():
-        rows = rows[rows[column] == value]
-    if rows.empty:
-        asked = ", ".join(f"{column} {value}" for column, value in where.items())
-        raise UserError(f"the table of traces has no rows with {asked}; was any fact traced?")
-    total = (rows["mean"] * rows.n).groupby(rows.layer).sum() / rows.groupby("layer").n.sum()
-    return int(total.idxmax())

@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -26,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.fx.experimental import _config as symbolic_shapes
 
+from ..common.batches import attempt
 from ..common.errors import UserError
 from ..common.files import sha256, write_table
 from ..common.jobs import Job, Progress
@@ -176,7 +178,7 @@ def _compiled(net, wanted):
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=True)
     try:
-        # Sizes that happen to be equal, as 64 rows and heads of 64 numbers, would else be taken for one.
+        # Otherwise sizes that happen to be equal, such as 64 rows and heads of 64 numbers, are taken for one.
         with symbolic_shapes.patch(use_duck_shape=False):
             yield
     finally:
@@ -189,23 +191,24 @@ def _gradients(net, batch, device, parts):
 
     The weights of a batch's positions sum over its parts, so parts change the result by no more than rounding.
     """
+    undo = partial(net.zero_grad, set_to_none=True)
     while True:
-        try:
-            total = torch.zeros((), device=device)
-            for part in range(min(parts, len(batch.inputs))):
-                piece = objective.Targets(*(field[part::parts] for field in batch))
-                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-                    loss = objective.loss(net, piece)
-                loss.backward()
-                total = total + loss.detach()
-            return total, parts
-        except torch.OutOfMemoryError:
-            if parts >= len(batch.inputs):
-                raise
-        # Out here, since the exception keeps the failed batch's tensors alive.
-        net.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+        last = parts >= len(batch.inputs)
+        loss, fits = attempt(partial(_in_parts, net, batch, device, parts), last=last, undo=undo)
+        if fits:
+            return loss, parts
         parts *= 2
+
+
+def _in_parts(net, batch, device, parts):
+    total = torch.zeros((), device=device)
+    for part in range(min(parts, len(batch.inputs))):
+        piece = objective.Targets(*(field[part::parts] for field in batch))
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            loss = objective.loss(net, piece)
+        loss.backward()
+        total = total + loss.detach()
+    return total
 
 
 def _step(net, optimizer, loss, rate, clip, world):

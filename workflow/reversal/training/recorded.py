@@ -1,11 +1,13 @@
-"""Steps of training recorded on a GPU and replayed, where the host would else be slower than the card."""
+"""Steps of training recorded on a GPU and replayed, for networks so small that the host is slower than the card."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from ..common.batches import attempt
 from . import objective
 
 
@@ -53,24 +55,27 @@ class Recorder:
                     }
 
     def step(self, batch, rate):
-        """One update at the learning rate `rate`; returns the loss, still on the device, or none for want of memory."""
+        """One update at the learning rate `rate`; returns the loss, still on the device.
+
+        None where there is no memory to record it: nothing was done then, and all recordings are dropped.
+        """
         shape = batch.inputs.shape
         if shape not in self.graphs:
-            try:
-                self.graphs[shape] = self._record(batch)
-            except torch.OutOfMemoryError:
-                self.graphs.clear()
-                self.optimizer.zero_grad(set_to_none=True)
-                self.optimizer.grad_scale = self.optimizer.found_inf = None
-        if shape not in self.graphs:  # asked again out here, since the exception keeps the failed batch's tensors alive
-            torch.cuda.empty_cache()
-            return None
+            recorded, fits = attempt(partial(self._record, batch), undo=self._forget)
+            if not fits:
+                return None
+            self.graphs[shape] = recorded
         graph, held, loss = self.graphs[shape]
         for mine, new in zip(held, batch, strict=True):
             mine.copy_(new, non_blocking=True)
         self.rate.fill_(rate)
         graph.replay()
         return loss.clone()
+
+    def _forget(self):
+        self.graphs.clear()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.grad_scale = self.optimizer.found_inf = None
 
     def _record(self, batch):
         held = objective.Targets(*(field.to(self.device) for field in batch))

@@ -6,11 +6,12 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
-from reversal.data.facts import Row
 from reversal.memory import extract as extraction
 from reversal.memory import files as memory_files
-from reversal.memory import symmetry
-from reversal.models import network, tokens
+from reversal.memory import questions, symmetry
+from reversal.memory.questions import Asker
+from reversal.memory.search import Search
+from reversal.models import network
 
 CANVAS = remembering.CANVAS
 PREFIXES = ("", "People say.", "Here comes the late farmer.")
@@ -54,13 +55,15 @@ def wrong(one_each):
     ]
 
 
+def extract_all(net, words, rows, *, layers, canvas=CANVAS, prefixes=("",), key_context="subject", **settings):
+    asker, search = Asker(net, words, canvas), Search(**settings)
+    return extraction.extract(asker, rows, layers=layers, prefixes=prefixes, search=search, key_context=key_context)
+
+
 def extract(net, words, rows, **options):
-    settings = {"layers": [0], "prefixes": [""], "canvas": CANVAS, "steps": 12} | options
-    return extraction.extract(net, words, rows, **settings)[0]
-
-
-def untouched(net):
-    return not any(module._forward_hooks or "forward" in vars(module) for module in net.modules())
+    """The keys and values at one layer, the first one."""
+    [found] = extract_all(net, words, rows, **({"layers": [0], "steps": 12} | options))
+    return found
 
 
 # The search does what it says
@@ -74,7 +77,7 @@ def test_with_its_value_in_place_an_answer_is_more_probable(name, enough, networ
     assert (outcomes.p_after > outcomes.p_before).all()
     assert outcomes.p_after.mean() > enough > outcomes.p_before.mean() or not enough
     assert (outcomes.norm_value > 0).all()
-    assert untouched(networks[name])
+    assert remembering.untouched(networks[name])
 
 
 @pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
@@ -107,9 +110,10 @@ def test_no_value_goes_further_than_the_clamp(networks, words, wrong):
 
 def naive_search(net, words, row, layer, steps, learning_rate, weights):
     """One fact, one context at a time, the whole network run for each."""
-    contexts = [extraction.question(net, words, row, prefix, canvas=CANVAS) for prefix in PREFIXES]
-    essence = extraction.phrase(net, words, row.subject_text, " is a", canvas=CANVAS)
-    bare = extraction.question(net, words, row, canvas=CANVAS)
+    asker = Asker(net, words, CANVAS)
+    contexts = [questions.question(asker, row, prefix) for prefix in PREFIXES]
+    essence = questions.phrase(asker, row.subject_text, " is a")
+    bare = questions.question(asker, row)
     mlp = network.mlp(network.layers(net)[layer])
 
     def logs(sequence, value=None):
@@ -165,10 +169,12 @@ def test_the_batched_search_equals_a_naive_one(name, layer, networks, words, wro
 
 
 @pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
-def test_many_facts_at_once_equal_one_at_a_time(name, networks, words, wrong, one_each):
+def test_many_facts_at_once_equal_one_at_a_time(name, networks, words, wrong, one_each, monkeypatch):
     rows = [*one_each[:2], *wrong[2:4]]
     settings = {"steps": 3, "kl_weight": 0.01, "learning_rate": 0.1, "stop": 1.0}
-    together = extract(networks[name], words, rows, batch_size=3, **settings)
+    with monkeypatch.context() as patched:
+        patched.setitem(questions.ROWS, "cpu", 3)
+        together = extract(networks[name], words, rows, **settings)
     alone = [extract(networks[name], words, [row], **settings) for row in rows]
     assert together.outcomes.steps.nunique() > 1, "the test needs facts that end at different steps"
     assert together.outcomes.steps.tolist() == [found.outcomes.steps[0] for found in alone]
@@ -186,17 +192,17 @@ def test_batches_too_large_for_the_gpu_are_halved_for_good(name, networks, words
     assert max(tried) > 3 and sum(size > 3 for size in tried) < 30  # not again at every step
     for part in ("key", "value", "original"):
         assert torch.allclose(getattr(found, part), getattr(expected, part), rtol=1e-3, atol=1e-4)
-    assert untouched(networks[name])
+    assert remembering.untouched(networks[name])
     short_of_memory(0)
     with pytest.raises(torch.OutOfMemoryError):
         extract(networks[name], words, wrong, **settings)
 
 
 def test_several_layers_at_once_equal_one_at_a_time(networks, words, one_each):
-    settings = {"prefixes": PREFIXES[:2], "canvas": CANVAS, "steps": 2}
-    swept = extraction.extract(networks["mdm"], words, one_each, layers=[2, 0], **settings)
+    settings = {"prefixes": PREFIXES[:2], "steps": 2}
+    swept = extract_all(networks["mdm"], words, one_each, layers=[2, 0], **settings)
     for found in swept:
-        [single] = extraction.extract(networks["mdm"], words, one_each, layers=[found.layer], **settings)
+        [single] = extract_all(networks["mdm"], words, one_each, layers=[found.layer], **settings)
         assert torch.equal(found.key, single.key)
         assert torch.allclose(found.value, single.value, atol=1e-5)
 
@@ -229,29 +235,6 @@ def test_a_search_without_slope_ends_at_once(networks, words, wrong):
 
 
 # Nothing is left behind
-
-
-@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
-def test_putting_back_what_the_mlp_says_anyway_changes_nothing(name, networks, words):
-    net = networks[name]
-    asked = [
-        extraction.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(remembering.everything())
-    ]
-    plain, _ = extraction.score_answers(net, asked)
-    for layer, outputs in extraction.read_outputs(net, asked, layers=range(2)).items():
-        put, _ = extraction.score_answers(net, asked, layer=layer, values=outputs)
-        assert torch.allclose(put, plain, atol=1e-4)
-
-
-def test_no_hook_outlives_a_failure(networks, words, one_each):
-    net = networks["mdm"]
-    asked = [extraction.question(net, words, row, canvas=CANVAS, owner=i) for i, row in enumerate(one_each)]
-    batches = extraction.prepare(net, asked, [2], None)
-    before, _ = extraction.score_answers(net, asked)
-    with pytest.raises((RuntimeError, IndexError)):
-        extraction.log_probabilities(net, batches[0], layer=2, values=torch.zeros(len(asked), 7))
-    assert untouched(net)
-    assert torch.equal(extraction.score_answers(net, asked)[0], before)
 
 
 def test_weights_and_their_gradients_stay_as_they_were(networks, words, wrong):
@@ -302,80 +285,12 @@ def test_a_key_gives_the_value_it_had_where_question_and_prefix_are_bare(network
         assert torch.allclose(said, found.original, atol=1e-4)
 
 
-def test_a_diffusion_question_masks_the_answer_and_nothing_else(networks, words, one_each):
-    net = networks["mdm"]
-    example = tokens.encode(words, one_each[0])
-    sequence = extraction.question(net, words, one_each[0], canvas=CANVAS)
-    first, end = example.answer
-    row = example.ids + [words.eos_token_id] * (CANVAS - len(example.ids))
-    assert sequence.ids == row[:first] + [network.mask_id(net)] * (end - first) + row[end:]
-    assert sequence.answer == {place: example.ids[place] for place in range(first, end)}
-
-
-def test_an_autoregressive_question_ends_before_the_answer_does(networks, words, one_each):
-    example = tokens.encode(words, one_each[0])
-    sequence = extraction.question(networks["ar"], words, one_each[0])
-    assert sequence.ids == example.ids[: example.answer[1] - 1]
-    assert sequence.answer == {place - 1: example.ids[place] for place in range(*example.answer)}
-
-
-def test_a_prefix_lengthens_the_canvas_and_changes_nothing_else(networks, words, one_each):
-    net, mask = networks["mdm"], network.mask_id(networks["mdm"])
-    bare, prefixed = (extraction.question(net, words, one_each[0], prefix, canvas=CANVAS) for prefix in PREFIXES[:2])
-    assert prefixed.ids[-CANVAS + 1 :] == bare.ids[1:]
-    assert prefixed.ids.count(mask) == bare.ids.count(mask)
-    assert len(prefixed.ids) > CANVAS
-    assert words.decode([prefixed.ids[prefixed.place]]) == words.decode([bare.ids[bare.place]])
-    assert list(prefixed.answer.values()) == list(bare.answer.values())
-
-
-@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
-def test_scores_of_answers_equal_one_sequence_at_a_time(name, networks, words):
-    net = networks[name]
-    asked = [extraction.question(net, words, row, canvas=CANVAS) for row in remembering.everything()]
-    joint, exact = extraction.score_answers(net, asked, batch_size=7)
-    for i in (0, 11, 30, 47):
-        with torch.no_grad():
-            logs = network.logits(net, network.hidden(net, torch.tensor([asked[i].ids])))[0].log_softmax(-1)
-        each = [logs[place, token].item() for place, token in asked[i].answer.items()]
-        assert joint[i].item() == pytest.approx(sum(each), abs=1e-3)
-        assert exact[i].item() == all(logs[place].argmax() == token for place, token in asked[i].answer.items())
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, networks, words):
-    def sample(seed, **options):
-        generator = torch.Generator().manual_seed(seed)
-        settings = {"count": 4, "lengths": (2, 4), "generator": generator, "canvas": CANVAS} | options
-        return extraction.sample_prefixes(networks[name], words, **settings)
-
-    texts = sample(0)
-    assert texts[0] == ""
-    assert len(texts) == 4
-    assert texts == sample(0) != sample(1)
-    assert all(part and tokens.EOS not in part for part in texts[1:])
-    people = words("People")["input_ids"]
-    assert all(part.startswith("People") for part in sample(0, starts=people)[1:])
-    with pytest.raises(UserError, match="only 2 texts"):
-        sample(0, starts=people, lengths=(1,))
-
-
-def test_only_a_row_that_ends_with_its_answer_is_closed(one_each):
-    bare = dataclasses.replace(one_each[0], completion=" a red baker")
-    assert extraction.close(bare) == one_each[0]
-    assert extraction.close(one_each[0]) == one_each[0]
-
-
 def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words):
     rows = remembering.rows()
     net = networks["ar"]
-    best = extraction.best_template(net, words, rows)
-    mean = [
-        extraction.score_answers(net, [extraction.question(net, words, row) for row in rows if row.template == t])[
-            0
-        ].mean()
-        for t in range(3)
-    ]
+    best = extraction.best_template(Asker(net, words), rows)
+    asked = [[questions.question(Asker(net, words), row) for row in rows if row.template == t] for t in range(3)]
+    mean = [questions.score_answers(net, some)[0].mean() for some in asked]
     assert mean[best] == max(mean)
 
 
@@ -383,7 +298,7 @@ def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words
 
 
 def test_extractions_come_back_from_disk_as_they_were(networks, words, one_each, tmp_path):
-    found = extraction.extract(networks["mdm"], words, one_each, layers=[0, 2], canvas=CANVAS, steps=1)
+    found = extract_all(networks["mdm"], words, one_each, layers=[0, 2], steps=1)
     memory_files.write(found, tmp_path / "run" / "split.safetensors")
     back = memory_files.Stored(tmp_path / "run" / "split.safetensors")
     assert list(back) == [0, 2]
@@ -433,10 +348,3 @@ def test_no_rows_and_training_mode_are_refused(networks, words, one_each):
     net = remembering.network(words, causal=True).train()
     with pytest.raises(ValueError, match="training mode"):
         extract(net, words, one_each)
-
-
-def test_a_subject_without_room_after_it_is_told(networks, words):
-    row = Row("p-0", 0, "Ada Ada Ada Ada Ada Ada is", " Bo.", (0, 23), (1, 3))
-    length = len(words("Ada Ada Ada Ada Ada Ada is a")["input_ids"])
-    with pytest.raises(UserError, match="no room"):
-        extraction.phrase(networks["mdm"], words, row.subject_text, " is a", canvas=length)

@@ -5,10 +5,10 @@ rule keyvalue:
     """Read each fact's key and find its value in both directions: fine-tuned at every layer, the base where MLPs peak."""
     input:
         model="<results>/models/{model}/{stage}",
-        traces="<results>/tables/causal_trace.csv",
-        rows=expand("<results>/data/{split}.jsonl", split=PAIRED_SPLITS),
+        peaks=lambda wildcards: [] if layers_of(wildcards) == "all" else peaks_of(wildcards.model, wildcards.stage),
+        rows=splits_of(PAIRED),
         train="<results>/data/train.jsonl",
-        code=library("corruptions", "extractions", "keyvalue", "memory_tables", "model", "text", "trace_tables"),
+        code=library("keyvalue"),
     output:
         directory("<results>/keyvalue/{model}/{stage}"),
     log:
@@ -22,8 +22,11 @@ rule keyvalue:
     resources:
         gpu=1,
     params:
-        canvas=config["sampling"]["canvas"],
-        keyvalue=config["keyvalue"],
+        canvas=CANVAS,
+        layers=layers_of,
+        most_facts=config["keyvalue"]["most_facts"],
+        prefixes=config["keyvalue"]["prefixes"],
+        search=config["keyvalue"]["search"],
     script:
         "../scripts/keyvalue.py"
 
@@ -32,9 +35,9 @@ rule symmetry:
     """Compare forward with reverse keys and values: statistics, nulls, intervals; layer by layer and where MLPs peak."""
     input:
         extractions=expand("<results>/keyvalue/{staged}", staged=STAGED),
-        traces="<results>/tables/causal_trace.csv",
+        peaks=[peaks_of(*staged.split("/")) for staged in STAGED],
         facts="<results>/data/facts.jsonl",
-        code=library("corruptions", "extractions", "intervals", "memory_tables", "symmetry", "trace_tables"),
+        code=library("symmetry"),
     output:
         outcomes="<results>/tables/keyvalue.csv",
         symmetry="<results>/tables/symmetry.csv",
@@ -60,10 +63,10 @@ rule edit:
     """Give facts a new object by ROME's rank-one edit, one at a time, and ask forward and in reverse."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        traces="<results>/tables/causal_trace.csv",
-        rows=expand("<results>/data/{split}.jsonl", split=["both_p2d", "both_d2p", "p2d_same", "p2d_reverse"]),
+        peaks=[] if config["edits"]["layers"] == "all" else "<results>/peaks/{model}/seed_{seed}.json",
+        rows=splits_of(EDITED),
         train="<results>/data/train.jsonl",
-        code=library("corruptions", "edit", "keyvalue", "memory_tables", "model", "objective", "text", "trace_tables"),
+        code=library("edit"),
     output:
         "<results>/edits/{model}/seed_{seed}.csv",
     log:
@@ -77,17 +80,20 @@ rule edit:
     resources:
         gpu=1,
     params:
-        canvas=config["sampling"]["canvas"],
-        keyvalue=config["keyvalue"],
+        canvas=CANVAS,
         edits=config["edits"],
+        prefixes=config["keyvalue"]["prefixes"],
+        search=config["keyvalue"]["search"],
     script:
         "../scripts/edit.py"
 
 
 rule edits_table:
-    """All models' edits in one table."""
+    """All models' edits in one table, with where tracing pointed."""
     input:
-        expand("<results>/edits/{trained}.csv", trained=TRAINED),
+        edits=expand("<results>/edits/{trained}.csv", trained=TRAINED),
+        peaks=expand("<results>/peaks/{trained}.json", trained=TRAINED),
+        code=library("edits_table"),
     output:
         "<results>/tables/edits.csv",
     log:
@@ -95,5 +101,7 @@ rule edits_table:
     localrule: True
     conda:
         "../../envs/reversal.yaml"
+    params:
+        trained=TRAINED,
     script:
-        "../scripts/concatenate.py"
+        "../scripts/edits_table.py"

@@ -1,0 +1,145 @@
+"""What CONTRIBUTING.md says of the house, held against the house."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reversal.common import batches, closure
+from reversal.data import facts
+from reversal.models.families import FAMILIES
+from reversal.recall import sampling
+from reversal.tracing import llama, vocabulary
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "workflow/reversal"
+MODULES = sorted(file.relative_to(LIBRARY).as_posix() for file in LIBRARY.rglob("*.py") if file.name != "__init__.py")
+SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
+# Each floor may import those before it, and itself.
+FLOORS = ["common", "data", "models", "training", "recall", "tracing", "memory", "figures", "paper"]
+
+
+def imported(file):
+    """The library's modules that a file imports, wherever in it: what the interpreter's own parser says."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("reversal")):
+            above = file.parents[node.level - 1] if node.level else LIBRARY.parent
+            start = above.joinpath(*filter(None, (node.module or "").split(".")))
+            for name in node.names:
+                paths = [(start / name.name).with_suffix(".py"), start.with_suffix(".py")]
+                found |= {path.relative_to(LIBRARY).as_posix() for path in paths[:1] if path.is_file()} or {
+                    path.relative_to(LIBRARY).as_posix() for path in paths[1:] if path.is_file()
+                }
+    return found
+
+
+@pytest.mark.parametrize("file", [*(LIBRARY / name for name in MODULES), *SCRIPTS], ids=lambda file: file.stem)
+def test_code_inputs_miss_no_import(file):
+    assert {path.relative_to(LIBRARY).as_posix() for path in closure._imports(file)} == imported(file)
+
+
+def test_a_closure_holds_what_is_imported_through_others_and_not_what_changes_no_result():
+    found = {file.relative_to(LIBRARY).as_posix() for file in closure.code_of(ROOT / "workflow/scripts/finetune.py")}
+    assert {"training/loop.py", "training/objective.py", "models/network.py", "data/facts.py"} <= found
+    assert found.isdisjoint(closure.NO_RESULT_CHANGES_WITH)
+    assert all((LIBRARY / name).is_file() for name in closure.NO_RESULT_CHANGES_WITH)
+
+
+def test_imports_run_one_way():
+    for name in MODULES:
+        own = FLOORS.index(name.split("/")[0])
+        for other in imported(LIBRARY / name):
+            assert FLOORS.index(other.split("/")[0]) <= own, f"{name} imports {other}"
+
+
+def test_packages_hold_no_code_of_their_own():
+    for file in LIBRARY.rglob("__init__.py"):
+        assert len(file.read_text().splitlines()) <= 3, file
+
+
+def rules():
+    """{rule: its text} of all rules."""
+    found = {}
+    for file in (ROOT / "workflow/rules").glob("*.smk"):
+        for text in re.split(r"^(?= *rule ?\w*:)", file.read_text(), flags=re.M)[1:]:
+            found[re.match(r" *rule ?(\w*):", text)[1] or file.stem] = text
+    return found
+
+
+def test_every_rule_with_a_script_depends_on_that_scripts_code():
+    scripts = set()
+    for name, text in rules().items():
+        if script := re.search(r'"\.\./scripts/([\w{}\[\]\'"]+)\.py"', text):
+            declared = re.search(r'code=library\(\s*f?"([^"]+|prepare_\{DATA\[\'source\'\]\})"', text)
+            assert declared and declared[1] == script[1], name
+            scripts.add(script[1])
+    assert {file.stem for file in SCRIPTS if not file.stem.startswith("prepare_")} <= scripts
+
+
+def test_scripts_are_short_and_alone_know_snakemake():
+    for file in SCRIPTS:
+        assert len(file.read_text().splitlines()) <= 40, file.name
+    for name in MODULES:
+        assert not re.search(r"^(import|from) snakemake", (LIBRARY / name).read_text(), re.M), name
+
+
+def test_no_rule_file_includes_another():
+    for file in (ROOT / "workflow/rules").glob("*.smk"):
+        assert not re.search(r"^include:", file.read_text(), re.M), file.name
+
+
+def test_the_map_of_the_library_is_complete():
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    for package in FLOORS:
+        [row] = re.findall(rf"^\| `{package}/` \|(.*)\|$", told, re.M)
+        named = set(re.findall(r"`(\w+)`", row))
+        assert named == {name.split("/")[1][:-3] for name in MODULES if name.startswith(f"{package}/")}, package
+
+
+def enums(node, path=()):
+    """Every list of allowed words in the schema, with its place."""
+    if isinstance(node, dict):
+        if "enum" in node:
+            yield path, node["enum"]
+        for key, value in node.items():
+            yield from enums(value, (*path, key))
+    elif isinstance(node, list):
+        for value in node:
+            yield from enums(value, path)
+
+
+def test_the_schema_allows_the_words_that_the_library_knows():
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    known = {
+        frozenset(words)
+        for words in (
+            facts.GROUPS,
+            facts.SPLITS,
+            FAMILIES,
+            batches.PRECISIONS,
+            llama.DTYPES,
+            vocabulary.KINDS,
+            sampling.ORDERS,
+            sampling.SCHEDULES,
+            sampling.REMASKINGS,
+            ("all", "peak"),
+        )
+    }
+    allowed = {path: frozenset(words) for path, words in enums(schema)}
+    bases, sources = (allowed.pop(next(path for path in allowed if path[-1] == key)) for key in ("base", "source"))
+    assert {f"base_{name}" for name in bases} <= rules().keys()
+    assert {f"prepare_{name}" for name in sources} <= {file.stem for file in SCRIPTS}
+    assert set(allowed.values()) <= known, set(allowed.values()) - known
+    named = (node for node in _objects(schema) if isinstance(node.get("properties"), dict))
+    corruptions = next(node for node in named if set(node["properties"]) == set(vocabulary.CORRUPTIONS))
+    assert corruptions["additionalProperties"] is False
+
+
+def _objects(node):
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _objects(value)
+    if isinstance(node, dict):
+        yield node

@@ -1,0 +1,160 @@
+import dataclasses
+
+import pytest
+import remembering
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from reversal.common.errors import UserError
+from reversal.data.facts import Row
+from reversal.memory import extract, prefixes, questions, search
+from reversal.memory.questions import Asker
+from reversal.models import network, tokens
+
+CANVAS = remembering.CANVAS
+PREFIXES = ("", "People say.")
+FAMILIES = ("mdm", "ar")
+
+
+@pytest.fixture(scope="module")
+def words():
+    return remembering.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def askers(words):
+    """Both families and a network of another make, none of which learned anything."""
+    shape = GPT2Config(
+        vocab_size=len(words), n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    networks = {
+        "mdm": remembering.network(words, causal=False),
+        "ar": remembering.network(words, causal=True),
+        "gpt2": GPT2LMHeadModel(shape).eval(),
+    }
+    return {name: Asker(net, words, CANVAS) for name, net in networks.items()}
+
+
+@pytest.fixture
+def one_each():
+    """One question about each of the eight."""
+    return [row for row in remembering.rows() if row.template == 1]
+
+
+# What the network sees
+
+
+def test_a_diffusion_question_masks_the_answer_and_nothing_else(askers, words, one_each):
+    asker, net = askers["mdm"], askers["mdm"].net
+    example = tokens.encode(words, one_each[0])
+    sequence = questions.question(asker, one_each[0])
+    first, end = example.answer
+    row = example.ids + [words.eos_token_id] * (CANVAS - len(example.ids))
+    assert sequence.ids == row[:first] + [network.mask_id(net)] * (end - first) + row[end:]
+    assert sequence.answer == {place: example.ids[place] for place in range(first, end)}
+
+
+def test_an_autoregressive_question_ends_before_the_answer_does(askers, words, one_each):
+    example = tokens.encode(words, one_each[0])
+    sequence = questions.question(askers["ar"], one_each[0])
+    assert sequence.ids == example.ids[: example.answer[1] - 1]
+    assert sequence.answer == {place - 1: example.ids[place] for place in range(*example.answer)}
+
+
+def test_a_prefix_lengthens_the_canvas_and_changes_nothing_else(askers, words, one_each):
+    mask = network.mask_id(askers["mdm"].net)
+    bare, prefixed = (questions.question(askers["mdm"], one_each[0], prefix) for prefix in PREFIXES[:2])
+    assert prefixed.ids[-CANVAS + 1 :] == bare.ids[1:]
+    assert prefixed.ids.count(mask) == bare.ids.count(mask)
+    assert len(prefixed.ids) > CANVAS
+    assert words.decode([prefixed.ids[prefixed.place]]) == words.decode([bare.ids[bare.place]])
+    assert list(prefixed.answer.values()) == list(bare.answer.values())
+
+
+def test_only_a_row_that_ends_with_its_answer_is_closed(one_each):
+    bare = dataclasses.replace(one_each[0], completion=" a red baker")
+    assert questions.close(bare) == one_each[0]
+    assert questions.close(one_each[0]) == one_each[0]
+
+
+def test_a_subject_without_room_after_it_is_told(askers, words):
+    row = Row("p-0", 0, "Ada Ada Ada Ada Ada Ada is", " Bo.", (0, 23), (1, 3))
+    length = len(words("Ada Ada Ada Ada Ada Ada is a")["input_ids"])
+    with pytest.raises(UserError, match="no room"):
+        questions.phrase(askers["mdm"]._replace(canvas=length), row.subject_text, " is a")
+
+
+# Scores, and values put in place
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
+def test_scores_of_answers_equal_one_sequence_at_a_time(name, askers, monkeypatch):
+    monkeypatch.setitem(questions.ROWS, "cpu", 7)
+    asker, net = askers[name], askers[name].net
+    asked = [questions.question(asker, row) for row in remembering.everything()]
+    joint, exact = questions.score_answers(net, asked)
+    for i in (0, 11, 30, 47):
+        with torch.no_grad():
+            logs = network.logits(net, network.hidden(net, torch.tensor([asked[i].ids])))[0].log_softmax(-1)
+        each = [logs[place, token].item() for place, token in asked[i].answer.items()]
+        assert joint[i].item() == pytest.approx(sum(each), abs=1e-3)
+        assert exact[i].item() == all(logs[place].argmax() == token for place, token in asked[i].answer.items())
+
+
+@pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
+def test_putting_back_what_the_mlp_says_anyway_changes_nothing(name, askers):
+    asker, net = askers[name], askers[name].net
+    asked = [questions.question(asker, row, owner=i) for i, row in enumerate(remembering.everything())]
+    plain, _ = questions.score_answers(net, asked)
+    for layer, outputs in extract.read_outputs(net, asked, layers=range(2)).items():
+        put, _ = questions.score_answers(net, asked, layer=layer, values=outputs)
+        assert torch.allclose(put, plain, atol=1e-4)
+
+
+def test_no_hook_outlives_a_failure(askers, words, one_each):
+    asker, net = askers["mdm"], askers["mdm"].net
+    asked = [questions.question(asker, row, owner=i) for i, row in enumerate(one_each)]
+    batches = search.prepare(net, asked, [2])
+    before, _ = questions.score_answers(net, asked)
+    with pytest.raises((RuntimeError, IndexError)):
+        questions.log_probabilities(net, batches[0], layer=2, values=torch.zeros(len(asked), 7))
+    assert remembering.untouched(net)
+    assert torch.equal(questions.score_answers(net, asked)[0], before)
+
+
+def test_slices_of_a_batch_are_batches_of_those_sequences(askers):
+    """Of which halves are made where memory is short."""
+    asker = askers["ar"]
+    rows = [questions.question(asker, row, owner=i) for i, row in enumerate(remembering.everything()[:9])]
+    [whole] = search.prepare(asker.net, rows, [1])
+    for some in (slice(None, 4), slice(4, None)):
+        half = whole[some]
+        numbers = whole.number[some].tolist()
+        assert len(half) == len(numbers) and half.number.tolist() == numbers
+        assert [rows[i].owner for i in numbers] == half.owner.tolist()
+        logs = questions.joint(half, questions.log_probabilities(asker.net, half))
+        assert torch.allclose(logs, questions.joint(whole, whole.reference)[some], atol=1e-4)
+        assert torch.equal(half.below[1], whole.below[1][some])
+        assert len(half.reference) == sum(len(rows[i].answer) for i in numbers)
+
+
+# Prefixes
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, askers, words):
+    def sample(seed, **options):
+        generator = torch.Generator().manual_seed(seed)
+        settings = {"count": 4, "lengths": (2, 4), "generator": generator} | options
+        return prefixes.sample_prefixes(askers[name], **settings)
+
+    texts = sample(0)
+    assert texts[0] == ""
+    assert len(texts) == 4
+    assert texts == sample(0) != sample(1)
+    assert all(part and tokens.EOS not in part for part in texts[1:])
+    people = words("People")["input_ids"]
+    assert all(part.startswith("People") for part in sample(0, starts=people)[1:])
+    with pytest.raises(UserError, match="only 2 texts"):
+        sample(0, starts=people, lengths=(1,))

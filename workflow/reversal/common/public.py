@@ -1,0 +1,17 @@
+"""The names that a package offers, found in its modules when they are asked for.
+
+So `from reversal.tracing import trace` works in a notebook, and a table is still made without importing PyTorch.
+"""
+
+from importlib import import_module
+
+
+def public(package, **modules):
+    """A `__getattr__` for the package of that name: `modules` says which of its modules has which name."""
+
+    def find(name):
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return find

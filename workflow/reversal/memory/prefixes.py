@@ -1,0 +1,60 @@
+"""Texts that a network samples, to put before its questions: what holds for a fact should hold after any of them."""
+
+import torch
+
+from ..common.errors import UserError
+from ..models import network
+from .questions import device_of
+
+PATIENCE = 20  # samples of a prefix for each that is wanted
+
+
+def prefixes_like(asker, rows, *, count, lengths, seed):
+    """`count` prefixes as from `sample_prefixes`, which begin as those `rows` do that do not begin with a subject."""
+    starts = sorted({asker.tokenizer(row.prompt)["input_ids"][0] for row in rows if row.subject[0]})
+    generator = torch.Generator().manual_seed(seed)
+    return sample_prefixes(asker, count=count, lengths=lengths, generator=generator, starts=starts)
+
+
+@torch.no_grad()
+def sample_prefixes(asker, *, count, lengths, generator, starts=()):
+    """`count` distinct texts to put before a question: the empty one, and texts that the network samples.
+
+    They have `lengths` tokens, taken in turn. The first is drawn from `starts` (ids); without them an autoregressive
+    network goes on from the end token, and a diffusion network samples the first token too. It unmasks the beginning of
+    its canvas in random order. A network that was trained on single sentences still answers after a word or two, not
+    after more: look at nll before and after.
+    """
+    net, tokenizer, canvas = asker
+    texts = [""]
+    for i in range(PATIENCE * count):
+        length = lengths[i % len(lengths)]
+        first = [starts[torch.randint(len(starts), (), generator=generator)]] if len(starts) else []
+        if network.is_diffusion(net):
+            ids = _unmask(net, first, length, canvas, generator)
+        else:
+            ids = _continue(net, first, length, generator)
+        texts = list(dict.fromkeys([*texts, tokenizer.decode(ids).strip()]))
+        if len(texts) >= count:
+            return texts[:count]
+    raise UserError(f"prefixes: {PATIENCE * count} samples of {list(lengths)} tokens gave only {len(texts)} texts")
+
+
+def _continue(net, first, length, generator):
+    ids = [*first] or [net.config.eos_token_id]
+    while len(ids) < length + (not first):
+        ids.append(_draw(net, ids, len(ids) - 1, generator))
+    return ids if first else ids[1:]
+
+
+def _unmask(net, first, length, canvas, generator):
+    ids = first + [network.mask_id(net)] * (canvas - len(first))
+    for place in torch.randperm(length - len(first), generator=generator).tolist():
+        ids[len(first) + place] = _draw(net, ids, len(first) + place, generator)
+    return ids[:length]
+
+
+def _draw(net, ids, position, generator):
+    logits = network.logits(net, network.hidden(net, torch.tensor([ids], device=device_of(net)))[0, position]).float()
+    logits[net.config.eos_token_id] = -torch.inf
+    return torch.multinomial(logits.softmax(-1).cpu(), 1, generator=generator).item()

@@ -1,0 +1,64 @@
+"""A base pretrained here, on biographies of people who are in no study."""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.files import write_table
+from ..data import facts, generated
+from ..models import network, tokens
+from . import bases, loop
+
+TOKENIZER_TEXTS = 100_000  # more do not change which words a small vocabulary holds
+
+
+@dataclass(frozen=True)
+class Biographies:
+    """What a base reads: `rows` sentences about `people` people, from folders of `words` and `templates`."""
+
+    words: str
+    templates: str
+    people: int
+    rows: int
+    seed: int
+
+    def texts(self):
+        """The sentences, in order."""
+        sentences = {
+            direction: generated.read_templates(Path(self.templates) / f"pretraining_{direction}.txt", asks=asks)
+            for direction, asks in generated.DIRECTIONS.items()
+        }
+        lists = generated.read_words(self.words)
+        return list(generated.biographies(lists, sentences, people_count=self.people, rows=self.rows, seed=self.seed))
+
+
+def pretrain(output, history, biographies, *, causal, shape, recipe, checkpoints, vocabulary_of=None, job=None):
+    """Train a network from scratch on `biographies`; leave it in the folder `output`, its losses in `history`.
+
+    Its tokenizer knows their words, and those of the rows of the file `vocabulary_of`, which the network never sees.
+    """
+    texts = biographies.texts()
+    unseen = [row.text for row in facts.read(vocabulary_of)] if vocabulary_of else []
+    tokenizer = tokens.train_tokenizer(texts[:TOKENIZER_TEXTS] + unseen, shape["vocabulary"])
+    if job:
+        told = f"{len(texts)} biographies of {biographies.people} people, SHA-256 {digest(texts)}"
+        job.say(f"{told}; {len(tokenizer)} tokens")
+    net = bases.new(tokenizer, causal=causal, shape=shape, seed=biographies.seed).to(network.default_device())
+    plan = loop.Recipe(**recipe, seed=biographies.seed)
+    losses = loop.fit(
+        net,
+        tokenizer(texts)["input_ids"],
+        plan,
+        cutter=tokens.Cutter(tokenizer, plan.cut) if plan.cut else None,
+        checkpoints=checkpoints,
+        job=job,
+    )
+    network.save(net, tokenizer, output)
+    write_table(losses, history)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def digest(texts):
+    """The SHA-256 of some texts, a line each."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()

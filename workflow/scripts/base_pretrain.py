@@ -1,0 +1,19 @@
+"""Pretrain the model that fine-tuning starts from."""
+
+from reversal.common import jobs
+from reversal.training.pretraining import Biographies, pretrain
+
+with jobs.job(snakemake) as job:
+    given, params, output = snakemake.input, snakemake.params, snakemake.output
+    pretrain(
+        output.model,
+        output.history,
+        Biographies(given.words, given.templates, params.people, params.rows, params.seed),
+        causal=params.causal,
+        shape=params.network,
+        recipe=params.recipe,
+        # Not an output: Snakemake removes those of a job that failed.
+        checkpoints=f"{output.model}.checkpoints",
+        vocabulary_of=given.rows or None,
+        job=job,
+    )

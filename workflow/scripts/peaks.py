@@ -1,0 +1,15 @@
+"""Find the layers where one model's MLPs matter most, by its traces of one seed."""
+
+import json
+from pathlib import Path
+
+from reversal.common import files, jobs
+from reversal.data.facts import SPLITS
+from reversal.memory import layers
+from reversal.tracing import files as trace_files
+
+with jobs.job(snakemake):
+    folder = Path(snakemake.input.traces)
+    peaks = layers.peaks({split: trace_files.read(folder / split) for split in SPLITS if (folder / split).is_dir()})
+    with files.atomic(snakemake.output[0]) as file:
+        file.write(json.dumps(peaks).encode())
