@@ -63,7 +63,7 @@ def costs(results):
 
 def averages(traces):
     """The rows of a table of traces that are averages over steps, of the probability under the leading corruption."""
-    leading = traces.corruption == vocabulary.main(traces.corruption)
+    leading = traces.corruption == vocabulary.leading(traces.corruption)
     return traces[leading & traces.step.isna() & (traces.stage == "all") & (traces.score == "probability")]
 
 
