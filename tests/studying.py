@@ -1,5 +1,6 @@
 """Running studies in copies of the checkout, as a user would."""
 
+import fcntl
 import re
 import shutil
 import subprocess
@@ -31,12 +32,40 @@ def snakemake(folder, *arguments, **options):
     return subprocess.run(command(*arguments, **options), cwd=folder, capture_output=True, text=True, check=False)
 
 
+def finished(root, factory):
+    """The smoke study, run once for all test processes; who changes anything takes a copy with `duplicate`."""
+    place = factory.getbasetemp()
+    place = place.parent if place.name.startswith("popen-") else place
+    folder = place / "smoke/project"
+    with (place / "smoke.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            done = snakemake(copy(root, folder))
+            assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
+    return folder
+
+
+def duplicate(folder, to):
+    """A copy of a study's folder with all its times, as `cp -a` makes it."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", str(folder), str(to)], check=True)
+    return to
+
+
 def planned(folder, *arguments, **options):
     """Which jobs a dry run would do: {rule: how often}."""
+    return {rule: len(jobs) for rule, jobs in planned_jobs(folder, *arguments, **options).items()}
+
+
+def planned_jobs(folder, *arguments, **options):
+    """Which jobs a dry run would do: {rule: [its wildcards]}."""
     done = snakemake(folder, "-n", *arguments, **options)
     assert done.returncode == 0, done.stderr + done.stdout
-    found = re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M)
-    return {rule: int(count) for rule, count in found if rule != "total"}
+    found = {}
+    for rule, told in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", done.stdout + done.stderr, re.M):
+        wildcards = re.search(r"^    wildcards: (.*)$", told, re.M)
+        found.setdefault(rule, []).append(dict(re.findall(r"(\w+)=([^,]*)", wildcards[1])) if wildcards else {})
+    return found
 
 
 def wait_for_job(running, script, folder, patience=600):

@@ -14,8 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
+from reversal.models import folders, network, smdm, tokens
 from reversal.models import hub as pins
-from reversal.models import network, smdm, tokens
 from reversal.training import bases, pretraining
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
@@ -39,7 +39,7 @@ def test_the_bundled_bases_are_what_their_readme_says(root):
 
 
 def test_a_bundled_base_is_copied_whole(root, tmp_path):
-    bases.from_folder(root / "data/base/mdm", tmp_path / "base")
+    folders.copy(root / "data/base/mdm", tmp_path / "base")
     copied, _ = network.load(tmp_path / "base", device="cpu")
     original, _ = network.load(root / "data/base/mdm", device="cpu")
     assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), original.parameters(), strict=True))

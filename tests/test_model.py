@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from reversal.models import network
+from reversal.models import folders, network
 
 SHAPE = {"vocab": 50, "width": 32, "layers": 2, "heads": 2, "mlp": 64, "eos": 0, "seed": 0}
 
@@ -125,7 +125,7 @@ def test_code_of_a_checkpoint_is_never_run(net, tmp_path, monkeypatch):
 
 def test_a_failed_save_leaves_the_old_model(net, tmp_path, monkeypatch):
     network.save(net, None, tmp_path / "net")
-    before = network.checksums(tmp_path / "net")
+    before = folders.checksums(tmp_path / "net")
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -133,7 +133,7 @@ def test_a_failed_save_leaves_the_old_model(net, tmp_path, monkeypatch):
     monkeypatch.setattr(type(net), "save_pretrained", full)
     with pytest.raises(OSError, match="No space left"):
         network.save(net, None, tmp_path / "net")
-    assert network.checksums(tmp_path / "net") == before
+    assert folders.checksums(tmp_path / "net") == before
     assert [path.name for path in tmp_path.iterdir()] == ["net"]
 
 

@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from studying import command, copy, planned, snakemake, wait_for_job
+from studying import command, copy, duplicate, finished, planned, planned_jobs, snakemake, wait_for_job
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ["config.yaml", *sorted(f"studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml"))]
+
+
+SMOKE = yaml.safe_load((ROOT / "studies/smoke.yaml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +29,9 @@ def checkout(root, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def smoke(checkout):
-    """The smoke study, run once."""
-    done = snakemake(checkout)
-    assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
-    return checkout
+def smoke(root, tmp_path_factory):
+    """The finished smoke study, moved to another folder."""
+    return duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("moved") / "elsewhere")
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -85,9 +87,13 @@ def test_the_smoke_study_leaves_every_table(smoke):
 
 @pytest.fixture(scope="module")
 def disturbed(smoke, root, tmp_path_factory):
-    """The smoke study's tables again, elsewhere, with all that can go wrong: where, and what a second run was told."""
-    folder = copy(root, tmp_path_factory.mktemp("disturbed") / "project")
+    """One model of the smoke study made again, with all that can go wrong: where, and what a second run was told."""
+    folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
     tables = [str(table.relative_to(smoke)) for table in (smoke / "results/smoke/tables").glob("*.csv")]
+    shutil.rmtree(folder / "results/smoke/models/mdm/seed_1")
+    shutil.rmtree(folder / "results/smoke/logs")  # of the first run
+    for table in tables:
+        (folder / table).unlink()
 
     def start():
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -182,7 +188,7 @@ def test_a_number_changed_by_hand_rebuilds_only_what_depends_on_it(smoke):
         assert snakemake(smoke, "--forcerun", "numbers", "figure_reversal_curse").returncode == 0
 
 
-def test_a_finished_study_has_nothing_to_do(smoke):
+def test_a_finished_study_has_nothing_to_do_wherever_its_folder_is(smoke):
     assert planned(smoke) == {}
 
 
@@ -196,27 +202,96 @@ def test_a_deleted_split_is_made_again_and_no_other(smoke):
     assert file.read_bytes() == content
 
 
-def test_editing_the_generator_reruns_the_data_stage(smoke):
-    module = smoke / "workflow/reversal/data/generated.py"
-    original, times = module.read_bytes(), module.stat()
+@contextmanager
+def edited(folder, *patterns):
+    """While it lasts, modules of the library have a comment more."""
+    modules = [module for pattern in patterns for module in (folder / "workflow/reversal").glob(pattern)]
+    assert len(modules) >= len(patterns)
+    before = {module: (module.read_bytes(), module.stat()) for module in modules}
     try:
-        module.write_bytes(original + b"\n# changed\n")
-        assert planned(smoke)["prepare"] >= 6
+        for module, (content, _) in before.items():
+            module.write_bytes(content + b"\n# changed\n")
+        yield
     finally:
-        module.write_bytes(original)
-        os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
+        for module, (content, times) in before.items():
+            module.write_bytes(content)
+            os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def run_networks(root):
+    """The rules whose scripts load or train a network."""
+    found = set()
+    for file in (root / "workflow/rules").glob("*.smk"):
+        for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]:
+            name, script = re.match(r"rule (\w+):", rule)[1], re.search(r'"\.\./(scripts/\w+\.py)"', rule)
+            code = (root / "workflow" / script[1]).read_text() if script else ""
+            if "network.load(" in code or "loop.run(" in code or "pretrain(" in code:
+                found.add(name)
+    assert len(found) >= 9
+    return found
+
+
+def test_editing_the_generator_reruns_the_data_stage(smoke):
+    with edited(smoke, "data/generated.py"):
+        assert planned(smoke)["prepare"] >= 6
 
 
 def test_editing_the_sampler_does_not_retrain(smoke):
-    module = smoke / "workflow/reversal/recall/masked.py"
-    original, times = module.read_bytes(), module.stat()
-    try:
-        module.write_bytes(original + b"\n# changed\n")
+    with edited(smoke, "recall/masked.py"):
         jobs = planned(smoke)
         assert "complete" in jobs and "finetune" not in jobs
-    finally:
-        module.write_bytes(original)
-        os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_editing_the_objective_retrains(smoke):
+    with edited(smoke, "training/objective.py"):
+        assert planned(smoke)["finetune"] == 2
+
+
+def test_editing_tables_figures_or_the_post_runs_no_network(smoke):
+    with edited(smoke, "*/tables.py", "figures/*.py", "paper/*.py"):
+        jobs = planned(smoke)
+    assert {"score", "aggregate", "symmetry", "figure_edits", "post"} <= jobs.keys()
+    assert jobs.keys().isdisjoint(run_networks(smoke))
+
+
+def test_editing_what_only_logs_or_downloads_reruns_nothing(smoke):
+    with edited(smoke, "common/jobs.py", "common/errors.py", "common/download.py", "models/hub.py"):
+        assert planned(smoke) == {}
+
+
+@pytest.fixture
+def changed_study(smoke, tmp_path):
+    """The smoke study with some keys changed, as a file beside the folder's own."""
+
+    def write(**changes):
+        study = yaml.safe_load((smoke / "studies/smoke.yaml").read_text())
+        for key, value in changes.items():
+            study[key] = {**study.get(key, {}), **value} if isinstance(value, dict) else value
+        (tmp_path / "changed.yaml").write_text(yaml.safe_dump(study))
+        return str(tmp_path / "changed.yaml")
+
+    return write
+
+
+def test_a_setting_of_the_sampler_concerns_no_autoregressive_job(smoke, changed_study):
+    jobs = planned_jobs(smoke, study=changed_study(sampling={"steps": [1, 8], "guidance": 0.4}))
+    assert {"model": "mdm", "seed": "1"} in jobs["complete"]
+    assert all(job["model"] == "mdm" for rule in run_networks(smoke) for job in jobs.get(rule, []))
+
+
+def test_a_second_seed_leaves_the_first_and_the_bases_alone(smoke, changed_study):
+    jobs = planned_jobs(smoke, study=changed_study(seeds=[1, 2]))
+    for rule in run_networks(smoke) & jobs.keys():
+        assert all("2" in (job.get("seed"), job.get("stage", "").removeprefix("seed_")) for job in jobs[rule]), rule
+    assert len(jobs["keyvalue"]) == len(jobs["finetune"]) == 2
+
+
+@pytest.mark.parametrize(("layers", "needed"), [("all", False), ([0], True)])
+def test_jobs_depend_on_peaks_only_where_these_are_asked_for(smoke, changed_study, layers, needed):
+    study = changed_study(keyvalue={**SMOKE["keyvalue"], "layers": layers}, edits={**SMOKE["edits"], "layers": layers})
+    jobs = planned_jobs(smoke, "--forcerun", "peaks", study=study)
+    seeds = [job for job in jobs.get("keyvalue", []) if job["stage"] != "base"]
+    assert bool(seeds) == bool(jobs.get("edit")) == needed
 
 
 def test_one_rule_can_be_forced_alone(smoke):
@@ -254,16 +329,12 @@ def test_a_damaged_checkpoint_stops_the_rule_without_a_traceback(checkout, tmp_p
 def test_rules_that_use_a_gpu_ask_for_it_and_for_memory_on_a_cluster(root):
     """Without it a job would run beside others on the one GPU there is, or where there is none."""
     cluster = yaml.safe_load((root / "profiles/slurm/config.yaml").read_text())["set-resources"]
-    asking = {}
+    rules = {}
     for file in (root / "workflow/rules").glob("*.smk"):
-        for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]:
-            name, script = re.match(r"rule (\w+):", rule)[1], re.search(r'"\.\./(scripts/\w+\.py)"', rule)
-            code = (root / "workflow" / script[1]).read_text() if script else ""
-            if "model.load(" in code or "train.run(" in code or name == "base_pretrain":
-                asking[name] = "gpu=" in rule
-    assert len(asking) >= 9 and all(asking.values()), asking
-    assert asking.keys() <= cluster.keys()
-    assert all("attempt" in cluster[name]["mem_mb"] for name in asking)
+        rules |= {rule.split(":")[0][5:]: rule for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]}
+    for name in run_networks(root):
+        assert "gpu=" in rules[name], name
+        assert "attempt" in cluster[name]["mem_mb"], name
 
 
 def test_the_workflow_is_lint_free(checkout):

@@ -5,7 +5,7 @@ rule base_bundled:
     """Start from a tiny base that ships with the project."""
     input:
         folder=lambda wildcards: local(config["models"][wildcards.model]["bundled"]),
-        code=library("base"),
+        code=library("base_folder"),
     output:
         directory("<results>/models/{model}/base"),
     log:
@@ -16,7 +16,7 @@ rule base_bundled:
     conda:
         "../../envs/reversal.yaml"
     script:
-        "../scripts/base.py"
+        "../scripts/base_folder.py"
 
 
 rule base_scratch:

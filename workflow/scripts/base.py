@@ -1,4 +1,4 @@
-"""Make the model that fine-tuning starts from, where it is not pretrained here."""
+"""Make the model that fine-tuning starts from, from random weights or the hub."""
 
 from reversal.common import jobs
 from reversal.training import bases
@@ -6,8 +6,6 @@ from reversal.training import bases
 with jobs.job(snakemake):
     given, params, output = snakemake.input, snakemake.params, snakemake.output[0]
     match snakemake.rule:
-        case "base_bundled":
-            bases.from_folder(given.folder, output)
         case "base_scratch":
             bases.scratch(given.rows, output, causal=params.causal, shape=params.network, seed=0)
         case "base_hub":

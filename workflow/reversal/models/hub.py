@@ -12,7 +12,7 @@ from huggingface_hub import HfApi, constants, hf_hub_download
 from ..common.download import require_safe, without_secrets
 from ..common.errors import UserError
 from ..common.files import sha256
-from .network import ModelError
+from .folders import ModelError
 
 UNPINNED = "unpinned"
 

@@ -5,10 +5,6 @@ have one row more than the tokenizer: the mask token is one id past the last rea
 predicted, so every prediction goes through `logits`, which leaves the head's last row out.
 """
 
-import json
-import os
-import shutil
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,12 +20,8 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from ..common.errors import UserError
-from ..common.files import CHECKSUMS, sha256
-
-
-class ModelError(UserError):
-    """A model file that cannot be used, told in one line."""
+from . import folders
+from .folders import ModelError
 
 
 class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
@@ -147,35 +139,17 @@ def parameter_count(net):
 
 def save(net, tokenizer, path):
     """Write Hugging Face layout (config, safetensors, tokenizer) with checksums to the folder `path`, or nothing."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with folders.whole(path) as draft:
         net.save_pretrained(draft)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
-        for file in draft.iterdir():
-            file.chmod(0o644)  # safetensors are written for their owner only
-        sums = {file.name: sha256(file) for file in sorted(draft.iterdir())}
-        (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
-        draft.chmod(0o755)  # mkdtemp makes it private
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(draft, path)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def load(path, device=None, dtype=torch.float32):
     """The network (eval mode) and its tokenizer from a folder in Hugging Face layout; only safetensors are read."""
     path = Path(path)
-    if not (path / "config.json").is_file():
-        raise ModelError(f"{path}: no config.json; a model folder has config.json, *.safetensors and tokenizer.json")
-    if not list(path.glob("*.safetensors")):
-        raise ModelError(f"{path}: no *.safetensors; weights in other formats are never loaded")
-    verify(path)
-    kind = _json(path / "config.json").get("model_type")
+    folders.verify(path)
+    kind = folders.read_json(path / "config.json").get("model_type")
     if kind not in CONFIG_MAPPING:
         raise ModelError(
             f"{path / 'config.json'}: model_type is {kind!r}; allowed: one that transformers knows, "
@@ -210,32 +184,3 @@ def _told(file):
         yield
     except Exception as error:
         raise ModelError(f"{file} can not be read: {type(error).__name__}: {' '.join(str(error).split())}") from error
-
-
-def _json(file):
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ModelError(f"{file}: not a JSON object")
-    return found
-
-
-def checksums(path):
-    """The hashes of a model folder's files, as one text that changes when any of them does."""
-    files = sorted(file for file in Path(path).iterdir() if file.suffix in (".json", ".safetensors"))
-    return json.dumps({file.name: sha256(file) for file in files if file.name != CHECKSUMS})
-
-
-def verify(path):
-    """Compare the files of a model folder with its checksums, where it has any."""
-    path = Path(path)
-    if not (path / CHECKSUMS).is_file():
-        return
-    for name, expected in _json(path / CHECKSUMS).items():
-        file = path / name
-        if not file.is_file():
-            raise ModelError(f"{file}: missing, though {CHECKSUMS} lists it")
-        if sha256(file) != expected:
-            raise ModelError(f"{file}: SHA-256 differs from {CHECKSUMS}; the file was changed or damaged")

@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import LlamaForCausalLM
 
 from . import hub, network, tokens
-from .network import ModelError
+from .folders import ModelError
 
 # lit-gpt's name of each tensor of a block, and ours. The fused attention tensor is split into three.
 BLOCK_NAMES = {

@@ -1,14 +1,8 @@
-"""Where a model starts that is not trained here: a folder, the Hugging Face hub, or random weights."""
+"""Where a model starts that is neither a folder nor trained here: the Hugging Face hub, or random weights."""
 
 from ..data import facts
 from ..models import hub, network, tokens
-from ..models.network import ModelError
-
-
-def from_folder(path, output):
-    """Copy a model folder, its checksums compared."""
-    net, tokenizer = network.load(path, device="cpu")
-    network.save(net, tokenizer, output)
+from ..models.folders import ModelError
 
 
 def from_hub(output, *, repo, revision, files, **where):

@@ -32,7 +32,7 @@ from ..common.errors import UserError
 from ..common.files import sha256, write_table
 from ..common.jobs import Job, Progress
 from ..data import facts
-from ..models import network, tokens
+from ..models import folders, network, tokens
 from . import objective
 from .recorded import Recorder, unmasked
 
@@ -351,7 +351,7 @@ def _work(task, job):
         cutter=tokens.Cutter(tokenizer, recipe.cut) if recipe.cut else None,
         free=[tokens.around(example) for example in examples],
         checkpoints=task["checkpoints"],
-        identity=network.checksums(task["base"]),
+        identity=folders.checksums(task["base"]),
         seconds_between=task["checkpoint_seconds"],
         job=job,
     )

@@ -1,0 +1,79 @@
+"""Model folders in Hugging Face layout: written whole or not at all, with checksums. No network is needed."""
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..common.errors import UserError
+from ..common.files import CHECKSUMS, sha256
+
+
+class ModelError(UserError):
+    """A model file that cannot be used, told in one line."""
+
+
+@contextmanager
+def whole(path):
+    """A folder to write a model's files into; in the end it is at `path`, with checksums, or nothing is."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield draft
+        for file in draft.iterdir():
+            file.chmod(0o644)  # safetensors are written for their owner only
+        sums = {file.name: sha256(file) for file in sorted(draft.iterdir())}
+        (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
+        draft.chmod(0o755)  # mkdtemp makes it private
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(draft, path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def copy(path, output):
+    """Copy the model in one folder to another, its checksums compared."""
+    verify(path)
+    with whole(output) as draft:
+        for file in Path(path).iterdir():
+            if file.is_file() and file.name != CHECKSUMS:
+                shutil.copyfile(file, draft / file.name)
+
+
+def read_json(file):
+    """The JSON object in a file of a model folder."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ModelError(f"{file}: not a JSON object")
+    return found
+
+
+def checksums(path):
+    """The hashes of a model folder's files, as one text that changes when any of them does."""
+    files = sorted(file for file in Path(path).iterdir() if file.suffix in (".json", ".safetensors"))
+    return json.dumps({file.name: sha256(file) for file in files if file.name != CHECKSUMS})
+
+
+def verify(path):
+    """Refuse a folder that is no model's, or whose files differ from its checksums, where it has any."""
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        raise ModelError(f"{path}: no config.json; a model folder has config.json, *.safetensors and tokenizer.json")
+    if not list(path.glob("*.safetensors")):
+        raise ModelError(f"{path}: no *.safetensors; weights in other formats are never loaded")
+    if not (path / CHECKSUMS).is_file():
+        return
+    for name, expected in read_json(path / CHECKSUMS).items():
+        file = path / name
+        if not file.is_file():
+            raise ModelError(f"{file}: missing, though {CHECKSUMS} lists it")
+        if sha256(file) != expected:
+            raise ModelError(f"{file}: SHA-256 differs from {CHECKSUMS}; the file was changed or damaged")

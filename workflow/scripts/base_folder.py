@@ -1,0 +1,7 @@
+"""Copy the model that fine-tuning starts from."""
+
+from reversal.common import jobs
+from reversal.models import folders
+
+with jobs.job(snakemake):
+    folders.copy(snakemake.input.folder, snakemake.output[0])
