@@ -11,7 +11,7 @@ import safetensors.numpy
 import yaml
 
 from reversal.data.facts import RECALL_SPLITS
-from reversal.paper import evidence, write
+from reversal.paper import sources, write
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
@@ -103,12 +103,12 @@ def render(given, folder):
     output = SimpleNamespace(
         post=str(out / "post.md"), images=str(out / "assets/img/a-post"), bibliography=str(out / "post.bib")
     )
-    write.numbers_file(given.evidence, given.evidence_output, **given.numbers_params)
+    write.numbers_file(given.sources, given.sources_output, **given.numbers_params)
     write.explorer_file(given.explorer, given.explorer_output, **given.explorer_params)
     write.post_files(given.shown, output, root=ROOT, **given.shown_params)
     write.page_file(given.shown, str(out / "index.html"), root=ROOT, **given.shown_params)
     return SimpleNamespace(
-        numbers=Path(given.evidence_output), page=out / "index.html", post=out / "post.md", images=Path(output.images)
+        numbers=Path(given.sources_output), page=out / "index.html", post=out / "post.md", images=Path(output.images)
     )
 
 
@@ -136,7 +136,7 @@ def _given(folder, config, families, figures):
     made = [*tables, *data, *models, *shown["figures"], numbers]
     return SimpleNamespace(
         config=config,
-        evidence=SimpleNamespace(
+        sources=SimpleNamespace(
             tables=tables,
             models=models,
             data=data,
@@ -149,7 +149,7 @@ def _given(folder, config, families, figures):
                 for file in ("numbers", "provenance")
             ],
         ),
-        evidence_output=numbers,
+        sources_output=numbers,
         numbers_params={"config": config, "trained": trained},
         explorer=SimpleNamespace(
             completions=completions,
@@ -203,7 +203,7 @@ def _completions(folder, name, family, reverse, answered):
     rows = []
     for split in RECALL_SPLITS:
         share = reverse if split.endswith("reverse") else float(answered)
-        questions = evidence.lines(folder / f"data/{split}.jsonl")
+        questions = sources.lines(folder / f"data/{split}.jsonl")
         for i, row in enumerate(questions):
             for steps in STEPS if family == "diffusion" else [None]:
                 correct = i < round(share * len(questions))
@@ -218,7 +218,7 @@ def _completions(folder, name, family, reverse, answered):
 def _traces(folder, name):
     rng = np.random.default_rng(len(name))
     for split in RECALL_SPLITS:
-        for row in evidence.lines(folder / f"data/{split}.jsonl")[:2]:
+        for row in sources.lines(folder / f"data/{split}.jsonl")[:2]:
             steps = [0, 1]
             about = {
                 "fact": row["fact"],

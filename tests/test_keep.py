@@ -67,9 +67,7 @@ def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_p
     assert "parameters" not in readme.findings()
 
 
-def test_the_readme_s_table_has_all_runs_and_sets_only_published_data_beside_smdm(
-    kept, run, tmp_path, monkeypatch
-):
+def test_the_readme_s_table_has_all_runs_and_sets_only_published_data_beside_smdm(kept, run, tmp_path, monkeypatch):
     monkeypatch.setattr(readme, "KEPT", {kept: json.loads((kept / "provenance.json").read_text())})
     monkeypatch.setattr(readme, "RESULTS", tmp_path)
     run[0].rename(tmp_path / "default")

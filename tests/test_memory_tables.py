@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from reversal.memory import files as memory_files
-from reversal.memory import symmetry
 from reversal.memory import tables as memory_tables
+from reversal.memory import vocabulary
 
 FACTS = [f"both-{i:02}" for i in range(12)]
 PAIRS = [("both_p2d", "both_d2p")]
@@ -52,7 +52,7 @@ def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
 def test_values_are_compared_where_both_searches_converged_and_keys_for_every_fact(compared):
     counts = compared["symmetry"].groupby("comparison").n.unique()
     for comparison, n in counts.items():
-        assert n.tolist() == [12 if comparison in symmetry.KEYS_ALONE else 9]
+        assert n.tolist() == [12 if comparison in vocabulary.KEYS_ALONE else 9]
     scatter = compared["pca"].groupby("comparison").fact.unique()
     assert set(scatter["keys: forward × reverse"]) == set(FACTS)
     assert set(scatter["values: forward × reverse"]) == set(FACTS[3:])
@@ -67,7 +67,7 @@ def test_the_peak_takes_each_direction_at_its_own_layer(compared):
 def test_every_comparison_and_space_comes_once_a_layer(compared):
     keys = ["layer", "comparison", "statistic"]
     assert not compared["symmetry"].duplicated(keys).any()
-    assert set(compared["symmetry"].comparison) == set(symmetry.PAIRS)
+    assert set(compared["symmetry"].comparison) == set(vocabulary.PAIRS)
     assert not compared["spectra"].duplicated(["layer", "space", "component"]).any()
     assert compared["spectra"].space.nunique() == 6
 

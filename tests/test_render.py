@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
 from reversal.common.errors import UserError
-from reversal.paper import bibliography, explorer, findings, markdown, provenance, wording, write
+from reversal.paper import bibliography, explorer, findings, markdown, phrases, provenance, write
 
 
 class Reader(HTMLParser):
@@ -63,14 +63,14 @@ def squeezed(text):
 @settings(deadline=None, max_examples=200)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"])))
 def test_text_of_data_is_text_in_markdown_and_html(value):
-    rendered = Reader(markdown.parser().renderInline(str(wording.text("x" + value + "x"))))
+    rendered = Reader(markdown.parser().renderInline(str(phrases.text("x" + value + "x"))))
     assert {tag for tag, _ in rendered.elements} <= {"span"}
     assert squeezed(rendered.text) == squeezed("x" + value + "x")
 
 
 @given(st.text(min_size=1))
 def test_liquid_finds_nothing_in_text_of_data(value):
-    assert "{" not in wording.text(value) and "{" not in wording.attribute(value)
+    assert "{" not in phrases.text(value) and "{" not in phrases.attribute(value)
 
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
@@ -81,7 +81,7 @@ def test_json_within_a_script_can_not_end_it_and_stays_what_it_is(value):
 
 @given(st.floats(0, 1), st.integers(0, 2))
 def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
-    shown = str(wording.percent(share, digits))
+    shown = str(phrases.percent(share, digits))
     assert (shown == f"{0:.{digits}f}%") <= (share == 0)
     assert (shown == f"{100:.{digits}f}%") <= (share == 1)
 
@@ -89,7 +89,7 @@ def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
 @pytest.mark.parametrize("value", [0.25, None, True, {}.clear, {}])
 def test_what_is_not_rounded_or_not_there_can_not_be_printed(value):
     with pytest.raises(TypeError):
-        wording.printed(value)
+        phrases.printed(value)
 
 
 @given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1))
@@ -114,13 +114,19 @@ def test_an_unknown_interval_allows_no_verdict():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"diffusion": 0.9, "autoregressive": 0.0}, "recalls clearly more than the autoregressive model"),
-        ({"diffusion": 0.0, "autoregressive": 0.9}, "does not do better throughout"),
-        ({"diffusion": 0.5, "autoregressive": 0.5}, "can not be told apart"),
-        ({"answered": False}, "can not be told apart"),
+        (
+            {"diffusion": 0.9, "autoregressive": 0.0},
+            "recalls clearly more of the names and descriptions than the autoregressive model",
+        ),
+        ({"diffusion": 0.0, "autoregressive": 0.9}, "recalls clearly fewer of the names and descriptions than"),
+        (
+            {"diffusion": 0.5, "autoregressive": 0.5},
+            "recalls neither clearly more nor clearly fewer of the names and descriptions",
+        ),
+        ({"answered": False}, "recalls neither clearly more nor clearly fewer of the names and descriptions"),
         ({"models": ["mdm"]}, "There is no model of the other family"),
         ({"models": ["ar"]}, "There is no model of the other family"),
-        ({"source": "published"}, "recalls clearly more than the autoregressive model"),
+        ({"source": "published"}, "recalls clearly more of the names and descriptions than the autoregressive model"),
     ],
 )
 def test_the_sentences_follow_the_numbers(tmp_path, options, says):
@@ -161,12 +167,12 @@ def ended(step):
     [
         (
             dict.fromkeys(["causal_trace", "traced_facts"], without("split.str.endswith('reverse')")),
-            "18 combinations of a person and a question were traced in the MDM",
-            "for people taught in either direction",
+            "combinations of a person and a question we traced 18 of 18 in the MDM",
+            "Whichever way a fact was taught",
         ),
         (
             dict.fromkeys(["causal_trace", "traced_facts"], without("model == 'mdm'")),
-            "0 combinations of a person and a question were traced in the MDM",
+            "combinations of a person and a question we traced 0 of 0 in the MDM",
             "No answer of the MDM was traced",
         ),
         (
@@ -177,30 +183,38 @@ def ended(step):
         (
             {"symmetry": without("layer == 'peak'")},
             "Tracing gave no layer at which to compare keys and values",
-            "layer 1, where tracing points",
+            "The likeness of a concept",
         ),
         (
             {"symmetry": without("comparison.str.contains(': ') and not comparison.str.startswith('within')")},
             "Too few facts have ",
-            "in no model more than by chance",
+            "beyond chance for",
         ),
         (
             {"edits": untaken},
             "most edits do not even take, so that they say nothing",
             "an edit of the forward question",
         ),
-        ({"edits": untaken}, "the MLP at the last subject token alone does not change", "found, for 20% of the"),
-        ({"edits": unfound}, "found, for 20% of the edits, an output", "the MLP at the last subject token alone"),
-        ({}, "a concept looks alike as a key and as a value, for names and descriptions", "reaches 0"),
+        (
+            {"edits": untaken},
+            "the MLP at the last subject token alone does not change",
+            "for 20% of the edits in layer 1",
+        ),
+        ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
+        ({}, "a concept looks alike as a key and as a value for names and descriptions", "reaches 0"),
         ({"symmetry": faint}, "a concept looks somewhat alike as a key", "a concept looks alike as a key"),
-        ({"symmetry": faint}, "the interval, which is about others like them, reaches 0", "a concept looks alike"),
+        (
+            {"symmetry": faint},
+            "beyond chance for names and descriptions, though the interval, which is about other such facts, reaches 0",
+            "a concept looks alike",
+        ),
         ({"edits": unfound}, "so that of 8 none can have a p below 0.008", "a p below 0.04"),
         (
             {"keyvalue": ended(20)},
-            "succeeded (100% were still improving at the last of 20 steps), and",
-            "succeeded, and",
+            "0.90 after; 100% were still improving at the last of 20 steps)",
+            "0.90 after)",
         ),
-        ({"keyvalue": ended(19)}, "succeeded, and", "still improving at"),
+        ({"keyvalue": ended(19)}, "0.90 after)", "still improving at"),
     ],
 )
 def test_sentences_hold_where_part_of_the_evidence_is_missing(tmp_path, change, says, never):
@@ -329,7 +343,7 @@ def test_both_conventions_have_the_same_numbers_for_each_test_file(html):
 
 def test_published_values_stand_beside_ours_where_the_data_are_the_published_ones(tmp_path):
     given = make(tmp_path, source="published")
-    given.evidence.published = str(tmp_path / "published.csv")
+    given.sources.published = str(tmp_path / "published.csv")
     (tmp_path / "published.csv").write_text("steps,d2p_same,d2p_reverse,p2d_same,p2d_reverse\n4,91.3,0,2.5,40.25\n")
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
     table = text.split('id="table-recall"')[1].split("</table>")[0]
@@ -425,4 +439,4 @@ def test_the_fingerprint_tells_configurations_apart():
     ],
 )
 def test_sizes_are_told_roughly_in_words(value, words):
-    assert wording.rounded(value) == words
+    assert phrases.rounded(value) == words

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import linalg, spatial, stats
 
-from reversal.memory import symmetry
+from reversal.memory import symmetry, vocabulary
 
 SIMILARITIES = [symmetry.linear_cka, symmetry.debiased_cka, symmetry.rsa]
 NAME = "name: key forward × value reverse"
@@ -132,8 +132,8 @@ def test_unrelated_memories_are_called_symmetric_no_more_often_than_the_level_sa
         tables.append(compare(planted(0, rng, n=12, mlp=14, width=10), rng, draws=2, components=3).reset_index())
     p = pd.concat(tables).set_index(["comparison", "statistic"]).p_value
     most = stats.binom.ppf(0.9999, seeds, 0.1)
-    for pair in symmetry.COMPARISONS:
-        for statistic in symmetry.STATISTICS[:5]:
+    for pair in vocabulary.COMPARISONS:
+        for statistic in vocabulary.STATISTICS[:5]:
             assert (p[pair, statistic] <= 0.1).sum() <= most, (pair, statistic)
     # Projected keys have the directions of their down-projection in common, so only these overlaps are by chance.
     for pair in ("keys: forward × reverse", VALUES):
@@ -150,7 +150,7 @@ def test_a_shared_representation_is_found_and_grows_with_what_is_shared():
         return sum(tables) / len(tables)
 
     none, some, most = (averaged(strength) for strength in (0, 1, 6))
-    for pair in symmetry.COMPARISONS:
+    for pair in vocabulary.COMPARISONS:
         for statistic in ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1"):
             at = (pair, statistic)
             assert none.value[at] < some.value[at] < most.value[at], at
@@ -313,7 +313,7 @@ def test_values_that_are_all_alike_are_no_evidence(rng):
 
 
 def test_holm_counts_every_test_of_one_model_and_no_reference():
-    pairs = [*symmetry.COMPARISONS][:2] + [*symmetry.REFERENCES][:1]
+    pairs = [*vocabulary.COMPARISONS][:2] + [*vocabulary.REFERENCES][:1]
     rows = [(model, layer, pair, 0.01) for model in ("ar", "mdm") for layer in (0, 1) for pair in pairs]
     table = symmetry.correct(pd.DataFrame(rows, columns=["model", "layer", "comparison", "p_value"]))
     reference = table.comparison == pairs[2]
@@ -358,7 +358,7 @@ def test_paired_points_coincide_where_the_memories_are_the_same_but_for_offset_a
     arrays = planted(0, rng)
     arrays["value_reverse"] = 5 * arrays["value_forward"] + 2
     points = symmetry.pca_pairs(arrays).set_index(["comparison", "side", "fact"]).sort_index()
-    first, second = (points.loc[(VALUES, side), ["x", "y"]] for side in symmetry.COMPARISONS[VALUES])
+    first, second = (points.loc[(VALUES, side), ["x", "y"]] for side in vocabulary.COMPARISONS[VALUES])
     assert np.allclose(first, second)
     assert set(points.space[VALUES]) == {"model"}
     assert set(points.space["keys: forward × reverse"]) == {"MLP"}

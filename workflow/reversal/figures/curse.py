@@ -3,11 +3,11 @@
 import pandas as pd
 
 from ..data.facts import RECALL_SPLITS, SPLITS
+from ..models.families import FAMILIES
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     ASKED,
     FAINT,
-    FAMILY,
     GREEN,
     NORMAL,
     POINTS,
@@ -55,7 +55,9 @@ def reversal_curse(completions, likelihood, *, models):
         sheet.y += 6
     _likelihood(sheet, likelihood[likelihood.split.isin(RECALL_SPLITS)], looks(models))
     shares = {
-        FAMILY[family]: [percent(rows[rows.split == split].correct.mean()) for split in ("p2d_same", "p2d_reverse")]
+        FAMILIES[family].name: [
+            percent(rows[rows.split == split].correct.mean()) for split in ("p2d_same", "p2d_reverse")
+        ]
         for family, rows in asked.items()
     }
     recalled = "; ".join(f"{family} {same} and {reverse}" for family, (same, reverse) in shares.items())

@@ -17,7 +17,7 @@ GROUPS = {"both": "trained in both directions", "p2d": "trained person → descr
 
 @styled
 def edits(table, *, models):
-    """What rank-one edits do where tracing peaks, a row a way to count; then layer by layer; a column a group.
+    """What rank-one edits do where tracing peaks, one row for each way to count, then layer by layer; one column for each group.
 
     Bars after, a tick before, with intervals.
     """

@@ -5,13 +5,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from ..data.facts import RECALL_SPLITS, SPLITS
+from ..models.families import FAMILIES
 from .read import begins
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     ASKED,
     BLUE,
     FAINT,
-    FAMILY,
     INK,
     NORMAL,
     PALE,
@@ -94,7 +94,7 @@ def training_curves(history, *, models):
         return nothing("There is no training history.")
     styles = looks(models)
     units = {"diffusion": "bound on −log p, nats a token", "autoregressive": "−log p, nats a token"}
-    families = [family for family in FAMILY if any(models[name] == family for name in set(history.model))]
+    families = [family for family in FAMILIES if any(models[name] == family for name in set(history.model))]
     figure = blank(210)
     panels = figure.subplots(1, len(families), squeeze=False)[0]
     losses = {}
@@ -108,8 +108,8 @@ def training_curves(history, *, models):
             several = list(models.values()).count(family) > 1
             label = f"{look.label}, seed {seed}" if several else f"seed {seed}"
             axes.plot(rows.step, smooth, color=look.color, linestyle=look.line, label=label)
-            losses[family] = f"{FAMILY[family]} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}"
-        axes.set_title(FAMILY[family].capitalize())
+            losses[family] = f"{FAMILIES[family].name} from {smooth.iloc[0]:.2f} to {smooth.iloc[-1]:.2f}"
+        axes.set_title(FAMILIES[family].name.capitalize())
         axes.set_xlabel("training step")
         axes.set_ylabel(units[family])
         if (history.loss > 0).all():

@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..common.files import atomic
+from ..models.families import FAMILIES
 
 POINTS = 510  # width of every figure: 680 pixels of a page
 PER_INCH = 72
@@ -25,7 +26,6 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", 
 LIGHT_BLUE, LIGHT_ORANGE = "#d3e8f5", "#fde3c8"
 TRAINED = {"p2d": "person → description", "d2p": "description → person", "both": "in both directions"}
 ASKED = {"same": "asked as trained", "reverse": "asked in reverse"}
-FAMILY = {"diffusion": "masked diffusion", "autoregressive": "autoregressive"}
 HEAT = "cividis"
 SIGNED = "RdBu_r"
 
@@ -133,12 +133,12 @@ def nothing(reason):
 def looks(models):
     """The `Look` of each of `models` ({name: family}), labelled by family where that is enough."""
     shades = {
-        "diffusion": ("MDM", [BLUE, SKY, PURPLE], ["o", "v", "P"], ["-", (0, (6, 1)), (0, (3, 1, 1, 1))]),
-        "autoregressive": ("AR", [VERMILLION, ORANGE, GREEN], ["s", "D", "X"], ["--", ":", "-."]),
+        "diffusion": ([BLUE, SKY, PURPLE], ["o", "v", "P"], ["-", (0, (6, 1)), (0, (3, 1, 1, 1))]),
+        "autoregressive": ([VERMILLION, ORANGE, GREEN], ["s", "D", "X"], ["--", ":", "-."]),
     }
     found, families = {}, list(models.values())
     for name, family in models.items():
-        short, *kinds = shades[family]
+        short, kinds = FAMILIES[family].short, shades[family]
         nth = sum(look.label == short or look.color in kinds[0] for look in found.values())
         label = short if families.count(family) == 1 else elide(name, 16)
         found[name] = Look(label, *(kind[nth % len(kind)] for kind in kinds))

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ..memory.vocabulary import BASE, IN_ONE_SPACE, PEAK
 from .style import (
     BLUE,
     FAINT,
@@ -27,15 +28,9 @@ from .style import (
     titled,
 )
 
-BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most
 STATISTICS = {"debiased_cka": "debiased CKA", "rsa": "RSA", "retrieval_at_1": "retrieval@1"}
 SIGNIFICANT = 0.05
-CONCEPTS = {
-    "name: projected key forward × value reverse": "names",
-    "description: value forward × projected key reverse": "descriptions",
-    "projected keys: forward × reverse": "keys of a fact",
-    "values: forward × reverse": "values of a fact",
-}
+COMPARED = dict(zip(IN_ONE_SPACE, ("names", "descriptions", "keys of a fact", "values of a fact"), strict=True))
 SPACES = {"key": (BLUE, "o"), "projected key": (GREEN, "^"), "value": (VERMILLION, "s")}
 MOST_LABELLED = 8  # layers whose cells have room for a number
 NO_FACTS = "Too few facts have keys and values in both directions."
@@ -93,7 +88,7 @@ def short(name):
 def symmetry_pca(table, *, models):
     """The same facts twice in one plane, pairs joined: a row a model, a column a pair of representations."""
     tuned = [run for run in runs(table, models) if run.tuned]
-    columns = [pair for pair in CONCEPTS if pair in set(table.comparison)]
+    columns = [pair for pair in COMPARED if pair in set(table.comparison)]
     if not tuned or not columns:
         return nothing(NO_FACTS)
     figure = blank(130 * len(tuned) + 60)
@@ -107,7 +102,7 @@ def symmetry_pca(table, *, models):
         fewest, most = rows.groupby("comparison").fact.nunique().agg(["min", "max"])
         axes_row[0].set_ylabel(f"{run.label}, {_number(fewest, most)}\n{layers_of(rows)}")
     for axes, pair in zip(grid[0], columns, strict=True):
-        titled(axes, CONCEPTS[pair], short(pair.split(": ")[-1]))
+        titled(axes, COMPARED[pair], short(pair.split(": ")[-1]))
     figure.legend(handles, ["first of the pair", "second of the pair"], loc="outside lower center", ncols=2)
     return Drawing(figure, {"facts": facts, "models": " and ".join(run.label for run in tuned)})
 
@@ -241,7 +236,7 @@ def _brief(value):
 @styled
 def symmetry_retrieval(table, *, models):
     """Is a fact's partner among the k nearest? A panel a pair of representations, each model with its interval."""
-    pairs = [pair for pair in CONCEPTS if pair in set(table.comparison)]
+    pairs = [pair for pair in COMPARED if pair in set(table.comparison)]
     found = runs(table, models)
     if not pairs or not found:
         return nothing(NO_FACTS)
@@ -261,11 +256,11 @@ def symmetry_retrieval(table, *, models):
             how = {"color": run.look.color, "marker": run.look.marker, "markersize": 4, "linewidth": 1.4, **line}
             used[f"{run.label}, {layers_of(rows)}, {_facts(rows)}"] = axes.plot(own.k, 100 * own.value, **how)[0]
             if run.tuned:
-                firsts.append(f"{CONCEPTS[pair]}, {run.label} {percent(own[own.k == 1].value.mean())}")
+                firsts.append(f"{COMPARED[pair]}, {run.label} {percent(own[own.k == 1].value.mean())}")
                 chances.add(tuple(zip(own.k, 100 * own.chance, strict=True)))
         for chance in filter(None, chances):  # models with fewer facts have fewer candidates
             used["chance"] = axes.plot(*zip(*chance, strict=True), color=FAINT, linestyle="-.", linewidth=1)[0]
-        titled(axes, CONCEPTS[pair], short(pair.split(": ")[-1]))
+        titled(axes, COMPARED[pair], short(pair.split(": ")[-1]))
         axes.set_ylim(-3, 103)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes in grid[len(pairs) :]:

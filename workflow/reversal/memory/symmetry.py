@@ -18,25 +18,8 @@ from scipy import linalg, stats
 from sklearn.decomposition import PCA
 
 from ..common import intervals
+from .vocabulary import COMPARISONS, PAIRS, STATISTICS
 
-COMPARISONS = {
-    "name: key forward × value reverse": ("key forward", "value reverse"),
-    "name: projected key forward × value reverse": ("projected key forward", "value reverse"),
-    "description: value forward × key reverse": ("value forward", "key reverse"),
-    "description: value forward × projected key reverse": ("value forward", "projected key reverse"),
-    "keys: forward × reverse": ("key forward", "key reverse"),
-    "projected keys: forward × reverse": ("projected key forward", "projected key reverse"),
-    "values: forward × reverse": ("value forward", "value reverse"),
-}
-# A value is sought from what its own key projects to. How near it stayed limits what the comparisons above can
-# say about values, so it is measured beside them. It is no claim of symmetry and enters no correction.
-REFERENCES = {
-    "within forward: projected key × value": ("projected key forward", "value forward"),
-    "within reverse: projected key × value": ("projected key reverse", "value reverse"),
-}
-PAIRS = COMPARISONS | REFERENCES
-KEYS_ALONE = [pair for pair, sides in COMPARISONS.items() if all("key" in side for side in sides)]
-STATISTICS = ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank", "subspace_overlap")
 LIMITS = {"linear_cka": (0, 1), "debiased_cka": (-1, 1), "rsa": (-1, 1), "subspace_overlap": (0, 1)}
 FEWEST_FACTS = 8  # debiased CKA is free to vary from four facts up, and intervals come from halves
 LEVEL = 0.95

@@ -8,12 +8,12 @@ import pandas as pd
 
 from . import files as memory_files
 from . import symmetry
+from .vocabulary import COMPARISONS, KEYS_ALONE, PAIRS, PEAK
 
 PAIRS_OF = {  # comparisons that need values, and those that do not
-    "value": [pair for pair in symmetry.PAIRS if pair not in symmetry.KEYS_ALONE],
-    "key": symmetry.KEYS_ALONE,
+    "value": [pair for pair in PAIRS if pair not in KEYS_ALONE],
+    "key": KEYS_ALONE,
 }
-PEAK = "peak"  # in place of a layer: each direction at the layer where its MLPs have the largest effect
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
 
 def _compare(kind, arrays, facts, groups, statistics):
     """Tables of the comparisons of a `kind` between `arrays` of the `facts`."""
-    compared = [pair for pair in PAIRS_OF[kind] if pair in symmetry.COMPARISONS]
+    compared = [pair for pair in PAIRS_OF[kind] if pair in COMPARISONS]
     how = {"components": statistics.components, "folds": statistics.folds, "groups": [groups[fact] for fact in facts]}
     draws = {"permutations": statistics.permutations, "draws": statistics.draws}
     spectra, scatter = symmetry.spectra(arrays), symmetry.pca_pairs(arrays, pairs=compared)

@@ -50,7 +50,7 @@ def read_tokenizer(file, eos):
 class Cutter:
     """Spells some tokens in smaller ones, as a word is spelt that the vocabulary lacks.
 
-    Where training's words are whole tokens, the pieces of a test's new words would else be unknown to the network.
+    Where training's words are whole tokens, the network would otherwise not know the pieces of a test's new words.
     """
 
     def __init__(self, tokenizer, share):

@@ -8,17 +8,10 @@ import numpy as np
 from ..data.facts import SPLITS
 from ..figures.denoising import answer_places
 from ..figures.style import is_end
-from . import evidence
+from ..tracing.vocabulary import CORRUPTIONS, KINDS
+from . import sources
 
 MOST_BYTES = 3_000_000
-KINDS = {
-    "state": "hidden state",
-    "mlp": "MLP outputs",
-    "attn": "attention outputs",
-    "severed_mlp": "hidden state, MLPs above kept corrupted",
-    "severed_attn": "hidden state, attention above kept corrupted",
-}
-CORRUPTIONS = {"gaussian": "noise on its embeddings", "mask": "masks in its place", "swap": "another's subject"}
 QUESTIONS = {
     "same": "{asks}, asked as taught",
     "reverse": "{asks}, asked in reverse",
@@ -32,7 +25,7 @@ def build(families, people, completions, traces, *, steps, most_facts, most_byte
     of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`. Each model and split has up to
     `most_facts` people, traced ones first; fewer, where that many would not fit.
     """
-    labels = evidence.labels(families)
+    labels = sources.labels(families)
     asked = {
         name: QUESTIONS[split.trained].format(asks=split.asks)
         for name, split in SPLITS.items()
@@ -47,7 +40,7 @@ def build(families, people, completions, traces, *, steps, most_facts, most_byte
         made = {
             "models": [{"name": name, "label": f"{labels[name]} ({family})"} for name, family in families.items()],
             "splits": asked,
-            "kinds": KINDS,
+            "kinds": {name: kind.label for name, kind in KINDS.items()},
             "corruptions": CORRUPTIONS,
             "traced": any("trace" in case for case in cases),
             "cases": cases,
@@ -65,19 +58,12 @@ def choose(answers, traces, *, steps, most):
     cases = {}
     for trace in traces:
         asked = by_question.get((trace.about["fact"], trace.about["prompt"]), [])
-        if same := [answer for answer in asked if answer["steps"] in (None, steps) and _agrees(answer, trace)]:
+        if same := [answer for answer in asked if answer["steps"] in (None, steps)]:
             cases[trace.about["fact"]] = _case(same[0], trace)
     for (fact, _), asked in by_question.items():
         if fact not in cases and len(cases) < most:
             cases[fact] = _case(max(asked, key=lambda answer: answer["steps"] or 0), None)
     return list(cases.values())[:most]
-
-
-def _agrees(answer, trace):
-    """Whether a completion is the generation that was traced: its answer appeared at the same steps."""
-    places = range(*trace.about["answer"])
-    when = [step for place, _, step, _ in answer["revealed"] if place in places]
-    return bool(when) and (min(when), max(when)) == (trace.about["t1"], trace.about["t2"])
 
 
 def _case(answer, trace):

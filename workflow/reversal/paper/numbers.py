@@ -1,4 +1,4 @@
-"""Every number of the prose, and every choice between sentences, computed from the evidence with its source.
+"""Every number of the prose, and every choice between sentences, computed from the sources, with its files.
 
 A finding is {estimate, low, high}; with a `verdict` it says whether its interval lies above zero ("more"), below it
 ("less") or around it ("unclear"). With several seeds the estimate is their mean and the interval spans all of theirs,
@@ -12,27 +12,27 @@ import numpy as np
 from ..common import intervals
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..figures.read import begins
-from . import memory
+from . import numbers_memory, numbers_tracing
 from .findings import difference, finding, judged, over_seeds
 
 OWN_BASES = ("bundled", "pretrain")  # pretrained on generated biographies
 
 
-def compute(evidence):
+def compute(sources):
     """{dotted name: {"value", "source"}}, sorted as the sections are; a source is the files a number comes from."""
     found = {}
     for section, make in SECTIONS.items():
-        for key, value in _leaves(make(evidence)):
+        for key, value in _leaves(make(sources)):
             name = f"{section}.{key}"
             found[name] = {"value": value, "source": source(name)}
     return found
 
 
 def source(name):
-    """The files that a number comes from: those of the longest prefix of its name that SOURCES knows."""
-    while name not in SOURCES:
+    """The files that a number comes from: those of the longest prefix of its name that FILES knows."""
+    while name not in FILES:
         name = name.rpartition(".")[0]
-    return SOURCES[name]
+    return FILES[name]
 
 
 def nested(numbers):
@@ -67,29 +67,29 @@ def _plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def study(evidence):
+def study(sources):
     """The study's own description of itself."""
-    config, rows = evidence.config, evidence.rows
+    config, rows = sources.config, sources.rows
     splits = {name: rows[name] for name in RECALL_SPLITS}
-    groups = [fact["group"] for fact in evidence.facts]
+    groups = [fact["group"] for fact in sources.facts]
     return {
         "name": config["study"],
         "generated": config["data"]["source"] == "generated",
-        "people": len(evidence.facts),
+        "people": len(sources.facts),
         "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
         "train_rows": len(rows["train"]),
         "test_rows": {name: len(own) for name, own in splits.items()},
         "test_templates": len({row["template"] for row in rows["p2d_same"]}),
-        "example": _example(evidence),
+        "example": _example(sources),
         "models": [
-            {"name": name, "label": label, "family": evidence.families[name], "base": config["models"][name]["base"]}
-            for name, label in evidence.labels.items()
+            {"name": name, "label": label, "family": sources.families[name], "base": config["models"][name]["base"]}
+            for name, label in sources.labels.items()
         ],
-        "labels": evidence.labels,
-        "largest": max(network["parameters"] for network in evidence.networks.values()),
-        "same_shape": len({_shape(network) for network in evidence.networks.values()}) == 1,
-        "mdm": evidence.first("diffusion"),
-        "ar": evidence.first("autoregressive"),
+        "labels": sources.labels,
+        "largest": max(network["parameters"] for network in sources.networks.values()),
+        "same_shape": len({_shape(network) for network in sources.networks.values()}) == 1,
+        "mdm": sources.first("diffusion"),
+        "ar": sources.first("autoregressive"),
         "seeds": config["seeds"],
         "splits": {name: _split(split) for name, split in SPLITS.items()},
     }
@@ -104,11 +104,11 @@ def _split(split):
     return {"file": split.file, "asks": split.asks, "trained": split.trained, "phrase": f"{split.asks}s{how}"}
 
 
-def _example(evidence):
+def _example(sources):
     """A person taught in one direction, with a training sentence and a question each way."""
-    ahead, back = evidence.rows["p2d_same"][0], evidence.rows["p2d_reverse"][0]
-    fact = next(fact for fact in evidence.facts if fact["id"] == ahead["fact"])
-    taught = next(row for row in evidence.rows["train"] if row["fact"] == ahead["fact"])
+    ahead, back = sources.rows["p2d_same"][0], sources.rows["p2d_reverse"][0]
+    fact = next(fact for fact in sources.facts if fact["id"] == ahead["fact"])
+    taught = next(row for row in sources.rows["train"] if row["fact"] == ahead["fact"])
     return {
         "name": fact["name"],
         "description": fact["description"],
@@ -118,35 +118,35 @@ def _example(evidence):
     }
 
 
-def networks(evidence):
+def networks(sources):
     """Shapes, read from the models themselves."""
-    return evidence.networks
+    return sources.networks
 
 
-def sampling(evidence):
+def sampling(sources):
     """How answers are drawn."""
-    return evidence.config["sampling"] | {"likelihood_samples": evidence.config["likelihood"]["samples"]}
+    return sources.config["sampling"] | {"likelihood_samples": sources.config["likelihood"]["samples"]}
 
 
-def training(evidence):
+def training(sources):
     """The recipe, what of it the base had, and where each model's loss went: means over the first and last epoch."""
-    config = evidence.config
+    config = sources.config
     here = any(model["base"] == "pretrain" for model in config["models"].values())
     found = {}
-    for model, history in evidence.histories.groupby("model"):
+    for model, history in sources.histories.groupby("model"):
         ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
         found[model] = {"first_loss": ends[0], "last_loss": ends[1]}
     cut = config["pretraining"]["recipe"].get("cut", 0) if here else 0
     return {"recipe": config["training"], "pretraining_cut": cut, "models": found}
 
 
-def recall(evidence):
+def recall(sources):
     """Exact-match recall: by steps, against the other family, and asked the other way round."""
-    scaling = evidence.tables["step_scaling"]
-    mdm, ar = evidence.first("diffusion"), evidence.first("autoregressive")
+    scaling = sources.tables["step_scaling"]
+    mdm, ar = sources.first("diffusion"), sources.first("autoregressive")
     steps = sorted(int(step) for step in scaling.steps.dropna().unique())
     found = {"steps": steps, "fewest": min(steps, default=0), "most": max(steps, default=0), "at": {}, "curve": {}}
-    for model in evidence.families:
+    for model in sources.families:
         own = scaling[scaling.model == model]
         found["curve"][model] = (
             {
@@ -159,12 +159,8 @@ def recall(evidence):
         last = own if own.steps.isna().all() else own[own.steps == own.steps.max()]
         found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
     found["curse"] = {model: _curse(at) for model, at in found["at"].items()}
-    found["gain"] = _gains(evidence, mdm) if mdm and len(steps) > 1 else {}
-    found["gaining"] = _sorted_by_verdict(found["gain"])
-    found["versus"] = _versus(evidence.tables["recall_differences"], mdm, ar) if mdm and ar else {}
-    found["reverse_wins"] = _sorted_by_verdict(
-        {name: found["versus"].get(name) for name in ("p2d_reverse", "d2p_reverse")}
-    )
+    found["gain"] = _gains(sources, mdm) if mdm and len(steps) > 1 else {}
+    found["versus"] = _versus(sources.tables["recall_differences"], mdm, ar) if mdm and ar else {}
     return found
 
 
@@ -179,16 +175,13 @@ def _curse(at):
 
     The people differ, so the interval is Newcombe's for independent shares.
     """
-    return {
-        asks: difference(at[same], at[reverse]) | {"same": at[same], "reverse": at[reverse]}
-        for asks, (same, reverse) in memory.PAIRS.items()
-    }
+    return {asks: difference(at[same], at[reverse]) for asks, (same, reverse) in numbers_tracing.PAIRS.items()}
 
 
-def _gains(evidence, model):
+def _gains(sources, model):
     """What the most steps recall beyond the fewest, prompt by prompt; intervals clustered on facts."""
-    own = evidence.completions[evidence.completions.model == model]
-    how = evidence.config["statistics"]
+    own = sources.completions[sources.completions.model == model]
+    how = sources.config["statistics"]
     rng = np.random.default_rng(how["seed"])
     gains = {}
     for split in RECALL_SPLITS:
@@ -211,18 +204,11 @@ def _versus(differences, mdm, ar):
     }
 
 
-def _sorted_by_verdict(found):
-    return {
-        kind: [name for name, one in found.items() if one is not None and one["verdict"] == kind]
-        for kind in ("more", "less", "unclear")
-    }
-
-
-def likelihood(evidence):
+def likelihood(sources):
     """Is the right answer more likely than a wrong one? Log-likelihood ratios in nats."""
-    table = evidence.tables["likelihood"]
+    table = sources.tables["likelihood"]
     found = {}
-    for model in evidence.families:
+    for model in sources.families:
         found[model] = {}
         for split in RECALL_SPLITS:
             rows = table[(table.model == model) & (table.split == split)]
@@ -234,16 +220,16 @@ def likelihood(evidence):
     return found
 
 
-def probe(evidence):
+def probe(sources):
     """The first token: how sure, and how often the answer's own; and what the base was asked `about`.
 
     That is facts of its "pretraining", what the configuration's file has ("given"), or people who are "unread".
     """
-    table = evidence.tables["probe"]
-    given = evidence.config["probe"]["file"] is not None
+    table = sources.tables["probe"]
+    given = sources.config["probe"]["file"] is not None
     found = {
         name: {"about": "given" if given else "pretraining" if model["base"] in OWN_BASES else "unread"}
-        for name, model in evidence.config["models"].items()
+        for name, model in sources.config["models"].items()
     }
     for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
         best = rows[rows["rank"] == 1]
@@ -257,11 +243,11 @@ def probe(evidence):
     return found
 
 
-def published(evidence):
+def published(sources):
     """The published recall, and the numbers of runs kept with the paper."""
-    table = evidence.published.set_index("steps")
+    table = sources.published.set_index("steps")
     recalled = {int(step): {split: table.loc[step, split] for split in RECALL_SPLITS} for step in table.index}
-    return {"recall": recalled, "kept": evidence.kept}
+    return {"recall": recalled, "kept": sources.kept}
 
 
 SECTIONS = {
@@ -272,13 +258,13 @@ SECTIONS = {
     "recall": recall,
     "likelihood": likelihood,
     "probe": probe,
-    "tracing": memory.tracing,
-    "keyvalue": memory.keyvalue,
-    "symmetry": memory.symmetry,
-    "edits": memory.edits,
+    "tracing": numbers_tracing.tracing,
+    "keyvalue": numbers_memory.keyvalue,
+    "symmetry": numbers_memory.symmetry,
+    "edits": numbers_memory.edits,
     "published": published,
 }
-SOURCES = {
+FILES = {
     "study": ["config.yaml"],
     "study.people": ["data/facts.jsonl"],
     "study.people_by_group": ["data/facts.jsonl"],
@@ -295,9 +281,7 @@ SOURCES = {
     "training.models": ["models"],
     "recall": ["tables/step_scaling.csv"],
     "recall.gain": ["completions"],
-    "recall.gaining": ["completions"],
     "recall.versus": ["tables/recall_differences.csv"],
-    "recall.reverse_wins": ["tables/recall_differences.csv"],
     "likelihood": ["tables/likelihood.csv"],
     "probe": ["tables/probe.csv"],
     "tracing": ["tables/causal_trace.csv", "tables/traced_facts.csv"],

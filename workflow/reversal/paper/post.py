@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 
 from ..common.errors import UserError
-from . import bibliography, markdown, tables, wording
+from . import bibliography, markdown, phrases, tables, verdicts
 
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
@@ -38,12 +38,13 @@ def environment(folder):
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         autoescape=True,
-        finalize=wording.printed,
+        finalize=phrases.printed,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= wording.FILTERS
+    made.filters |= phrases.FILTERS
+    made.globals |= verdicts.FUNCTIONS
     return made
 
 
@@ -96,7 +97,7 @@ class Page:
 
     def cite(self, keys, labels):
         order = list(dict.fromkeys(labels.cited))
-        links = (f'<a href="#ref-{wording.attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
+        links = (f'<a href="#ref-{phrases.attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
         return f'<span class="cite">&#91;{", ".join(links)}&#93;</span>'
 
     def source(self, name, file):
@@ -134,7 +135,7 @@ class Writer:
             raise UserError(f"figure {name} is used twice")
         self.labels.figures.append(name)
         image = self.medium.source(name, self.material.figures[name])
-        alternative = wording.attribute(self.material.alternatives[name])
+        alternative = phrases.attribute(self.material.alternatives[name])
         return self._block(
             f'<figure id="figure-{markdown.slug(name)}">',
             self.medium.picture(f'<img src="{image}" alt="{alternative}">'),
@@ -180,13 +181,13 @@ class Writer:
         return self.medium.reader.renderInline(" ".join(str(caller()).split()))
 
     def _made(self, *files):
-        return f'<p class="made">{wording.attribute(self.material.origin.of(*files))}</p>'
+        return f'<p class="made">{phrases.attribute(self.material.origin.of(*files))}</p>'
 
     def _kept(self, run):
         made = run["made"]
         parts = (f"kept in paper/reference/{run['folder']}", made["study"], f"configuration {made['configuration']}")
         parts += (f"commit {made['commit']}", f"made {made['date']}")
-        return f'<p class="made">{wording.attribute(" · ".join(parts))}</p>'
+        return f'<p class="made">{phrases.attribute(" · ".join(parts))}</p>'
 
     def _block(self, *lines):
         # A blank line would end the block of raw HTML.

@@ -5,17 +5,11 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ..data.facts import RECALL_SPLITS
-from ..figures.style import FAMILY
-from . import wording
+from ..memory.vocabulary import IN_ONE_SPACE
+from ..models.families import FAMILIES
+from . import phrases
 
 BY_QUESTION = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
-# Of the comparisons those whose sides are in one space; the figures have them all.
-SHARED = (
-    "name: projected key forward × value reverse",
-    "description: value forward × projected key reverse",
-    "projected keys: forward × reverse",
-    "values: forward × reverse",
-)
 
 
 class Cell(NamedTuple):
@@ -40,14 +34,14 @@ def html(table):
     for row in table.head:
         cells = (
             f'<th scope="col"{_span("colspan", cell.columns)}{_span("rowspan", cell.rows)}>'
-            f"{wording.printed(cell.text)}</th>"
+            f"{phrases.printed(cell.text)}</th>"
             for cell in row
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     lines += ["</thead>", "<tbody>"]
     for name, *values in table.body:
-        cells = (f"<td>{wording.printed(value)}</td>" for value in values)
-        lines.append(f'<tr><th scope="row">{wording.printed(name)}</th>{"".join(cells)}</tr>')
+        cells = (f"<td>{phrases.printed(value)}</td>" for value in values)
+        lines.append(f'<tr><th scope="row">{phrases.printed(name)}</th>{"".join(cells)}</tr>')
     return "\n".join([*lines, "</tbody>", "</table>"])
 
 
@@ -63,7 +57,7 @@ def models(numbers):
     """The shape of each network."""
     names = [model["name"] for model in numbers["study"]["models"]]
     shapes = [numbers["networks"][name] for name in names]
-    rows = [["Family", *(FAMILY[model["family"]] for model in numbers["study"]["models"])]]
+    rows = [["Family", *(FAMILIES[model["family"]].name for model in numbers["study"]["models"])]]
     rows += [["Base", *(model["base"].replace("_", "-") for model in numbers["study"]["models"])]]
     rows += [["Architecture", *(shape["architecture"].capitalize() for shape in shapes)]]
     for label, key in (
@@ -86,11 +80,11 @@ def sampling(numbers):
     used = numbers["sampling"]
     temperature = used["temperature"]
     rows = [
-        ["Denoising steps", wording.listed(used["steps"])],
+        ["Denoising steps", phrases.listed(used["steps"])],
         ["Canvas (prompt and answer), tokens", used["canvas"]],
-        ["Guidance scale", wording.plain(used["guidance"])],
+        ["Guidance scale", phrases.plain(used["guidance"])],
         ["Order of revelation", used["order"]],
-        ["Temperature", wording.plain(temperature)],
+        ["Temperature", phrases.plain(temperature)],
         ["Choice of token", "the most likely" if temperature == 0 else "drawn"],
         ["Times of the steps", used["schedule"]],
         ["Blocks", "one" if used["block"] is None else f"{used['block']} tokens each"],
@@ -133,7 +127,7 @@ def _recall(numbers, splits, groups, source):
             for split in splits:
                 if published is not None:
                     known = published.get(str(step), {}).get(split) if model["family"] == "diffusion" else None
-                    row.append(wording.number(known, 1))
+                    row.append(phrases.number(known, 1))
                 row.append(_share(found[split], 1))
             body.append(row)
     return Table(head, body, (source,))
@@ -156,8 +150,8 @@ def likelihood(numbers):
                 [
                     f"{model['label']}: {about[split]['file']}",
                     _estimate(found, 1),
-                    wording.p_value(found["p_value"]),
-                    wording.percent(found["preferred"]),
+                    phrases.p_value(found["p_value"]),
+                    phrases.percent(found["preferred"]),
                     found["n"],
                 ]
             )
@@ -211,7 +205,7 @@ def _phrase(numbers, split):
 def _peak(found):
     if found is None:
         return "–"
-    place = wording.text(f"{found['role']}, layer {found['layer']}")
+    place = phrases.text(f"{found['role']}, layer {found['layer']}")
     return _estimate(found, 3) + Markup("<br><small>") + place + Markup("</small>")
 
 
@@ -220,21 +214,21 @@ def symmetry(numbers):
     head = _head("Model, comparison", "Debiased CKA", "RSA", "Partner nearest", "By chance", "Facts")
     body = []
     for who, own in numbers["symmetry"]["models"].items():
-        for comparison in SHARED:
+        for comparison in IN_ONE_SPACE:
             found = own["comparisons"].get(comparison)
             if found is None:
                 continue
             tests = [found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1")]
             shown = [_tested(_estimate(test), test) for test in tests[:2]] + [_tested(_share(tests[2]), tests[2])]
             label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
-            body.append([label, *shown, wording.percent(tests[2]["chance"]), tests[0]["n"]])
+            body.append([label, *shown, phrases.percent(tests[2]["chance"]), tests[0]["n"]])
     return Table(head, body, ("tables/symmetry.csv",))
 
 
 def _tested(shown, test):
-    if not wording.known(test["p_value"]):
+    if not phrases.known(test["p_value"]):
         return shown
-    return shown + Markup("<br><small>") + wording.p_value(test["p_value"]) + Markup("</small>")
+    return shown + Markup("<br><small>") + phrases.p_value(test["p_value"]) + Markup("</small>")
 
 
 def edits(numbers):
@@ -261,24 +255,24 @@ def edits(numbers):
 
 def _stacked(shown, low, high, digits, scale=1):
     """An estimate with its interval below it."""
-    ends = wording.interval(low, high, digits, scale)
+    ends = phrases.interval(low, high, digits, scale)
     return shown + Markup("<br><small>") + ends + Markup("</small>") if ends else shown
 
 
 def _estimate(found, digits=2):
-    return _stacked(wording.number(found["estimate"], digits), found["low"], found["high"], digits)
+    return _stacked(phrases.number(found["estimate"], digits), found["low"], found["high"], digits)
 
 
 def _share(found, digits=0):
-    return _stacked(wording.percent(found["estimate"], digits), found["low"], found["high"], digits, 100)
+    return _stacked(phrases.percent(found["estimate"], digits), found["low"], found["high"], digits, 100)
 
 
 def _gap(found):
-    return _stacked(wording.points(found["estimate"]), found["low"], found["high"], 0, 100)
+    return _stacked(phrases.points(found["estimate"]), found["low"], found["high"], 0, 100)
 
 
 def _value(value):
-    return wording.count(value) if isinstance(value, int) else value
+    return phrases.count(value) if isinstance(value, int) else value
 
 
 TABLES = {

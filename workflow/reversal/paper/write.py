@@ -6,13 +6,13 @@ from pathlib import Path
 
 from ..common.files import atomic
 from ..tracing import files as trace_files
-from . import bibliography, evidence, explorer, numbers, page, post, provenance
+from . import bibliography, explorer, numbers, page, post, provenance, sources
 
 
 def numbers_file(given, output, *, config, trained):
-    """Compute all numbers; `given` holds the evidence's files, `trained` names like "mdm/seed_1"."""
+    """Compute all numbers; `given` names the sources, `trained` names like "mdm/seed_1"."""
     names = [_trained(name) for name in trained]
-    found = evidence.read(
+    found = sources.read(
         config,
         tables=_by_stem(given.tables),
         models={_model(path): path for path in given.models},
@@ -33,8 +33,8 @@ def explorer_file(given, output, *, models, steps, most_facts):
             traces[folder.parent.name, split.name] = trace_files.read(split)
     made = explorer.build(
         models,
-        {fact["id"]: fact["name"] for fact in evidence.lines(given.facts)},
-        {Path(path).parent.name: evidence.lines(path) for path in given.completions},
+        {fact["id"]: fact["name"] for fact in sources.lines(given.facts)},
+        {Path(path).parent.name: sources.lines(path) for path in given.completions},
         traces,
         steps=steps,
         most_facts=most_facts,

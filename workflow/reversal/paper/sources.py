@@ -9,11 +9,10 @@ import pandas as pd
 import safetensors
 
 from ..figures.read import table
+from ..models.families import FAMILIES
 
-SHORT = {"diffusion": "MDM", "autoregressive": "AR"}
 
-
-class Evidence(NamedTuple):
+class Sources(NamedTuple):
     """Everything that numbers are computed from."""
 
     config: dict
@@ -44,16 +43,16 @@ class Evidence(NamedTuple):
 def labels(families):
     """{model: what the text calls it} for {model: family}."""
     kinds = list(families.values())
-    return {name: SHORT[family] if kinds.count(family) == 1 else name for name, family in families.items()}
+    return {name: FAMILIES[family].short if kinds.count(family) == 1 else name for name, family in families.items()}
 
 
 def read(config, *, tables, models, histories, completions, data, published, kept=()):
-    """The `Evidence` from files.
+    """The `Sources` from files.
 
     `tables`, `models` (folders) and `data` are paths by name; `histories` and `completions` by (model, seed); `kept`
     folders.
     """
-    return Evidence(
+    return Sources(
         config=config,
         tables={name: table(path) for name, path in tables.items()},
         networks={name: network(path) for name, path in models.items()},

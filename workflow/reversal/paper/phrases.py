@@ -109,11 +109,6 @@ def estimate(found, digits=2):
     return _beside(number(found["estimate"], digits), interval(found["low"], found["high"], digits))
 
 
-def share(found, digits=0):
-    """A share and its interval in percent."""
-    return _beside(percent(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
-
-
 def gap(found, digits=0):
     """A difference between shares and its interval, in points."""
     return _beside(points(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
@@ -126,12 +121,26 @@ def p_value(p):
     return Markup("p&nbsp;&lt;&nbsp;0.001") if p < 0.001 else Markup("p&nbsp;=&nbsp;") + number(p, 3 if p < 0.1 else 2)
 
 
-def listed(items, last="and"):
-    """`a, b and c`, each item escaped."""
-    items = [printed(item) for item in items]
-    if len(items) < 2:
-        return Markup("").join(items)
-    return Markup(", ").join(items[:-1]) + f" {last} " + items[-1]
+def listed(items, joined=" and "):
+    """`a, b and c`, each item escaped; `joined` stands between the last two."""
+    *others, last = [printed(item) for item in items] or [Markup("")]
+    return Markup(", ").join(others) + (joined if others else "") + last
+
+
+def ends(found, shown=number):
+    """`0.21 to 0.35`, the ends of a range: {least, most}."""
+    least, most = shown(found["least"]), shown(found["most"])
+    return least if least == most else least + " to " + most
+
+
+def percents(found):
+    """The ends of a range of shares, in percent."""
+    return ends(found, percent)
+
+
+def layers(numbers):
+    """`layer 3`, or `layers 0 and 1`."""
+    return Markup("layers " if len(numbers) > 1 else "layer ") + listed(numbers)
 
 
 def plain(value):
@@ -148,21 +157,5 @@ def _beside(shown, ends):
     return shown + " " + ends if ends else shown
 
 
-FILTERS = {
-    "code": code,
-    "count": count,
-    "estimate": estimate,
-    "gap": gap,
-    "interval": interval,
-    "listed": listed,
-    "number": number,
-    "p_value": p_value,
-    "plain": plain,
-    "percent": percent,
-    "points": points,
-    "rounded": rounded,
-    "share": share,
-    "signed": signed,
-    "spelt": spelt,
-    "text": text,
-}
+_NUMBERS = (count, ends, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
+FILTERS = {function.__name__: function for function in (*_NUMBERS, rounded, signed, spelt, code, listed)}

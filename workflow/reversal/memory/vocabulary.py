@@ -1,0 +1,28 @@
+"""The words for what is compared between forward and reverse memories, each said once."""
+
+COMPARISONS = {
+    "name: key forward × value reverse": ("key forward", "value reverse"),
+    "name: projected key forward × value reverse": ("projected key forward", "value reverse"),
+    "description: value forward × key reverse": ("value forward", "key reverse"),
+    "description: value forward × projected key reverse": ("value forward", "projected key reverse"),
+    "keys: forward × reverse": ("key forward", "key reverse"),
+    "projected keys: forward × reverse": ("projected key forward", "projected key reverse"),
+    "values: forward × reverse": ("value forward", "value reverse"),
+}
+# A value is sought from what its own key projects to. How near it stayed limits what the comparisons above can
+# say about values, so it is measured beside them. It is no claim of symmetry and enters no correction.
+REFERENCES = {
+    "within forward: projected key × value": ("projected key forward", "value forward"),
+    "within reverse: projected key × value": ("projected key reverse", "value reverse"),
+}
+PAIRS = COMPARISONS | REFERENCES
+KEYS_ALONE = [pair for pair, sides in COMPARISONS.items() if all("key" in side for side in sides)]
+STATISTICS = ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank", "subspace_overlap")
+# Those whose sides are in one space, the values' own.
+IN_ONE_SPACE = [pair for pair, sides in COMPARISONS.items() if not any(side.startswith("key") for side in sides)]
+# Of a concept as a key and as a value, in one space: the comparisons that answer the question.
+CONCEPTS = {
+    "name": "name: projected key forward × value reverse",
+    "description": "description: value forward × projected key reverse",
+}
+BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most

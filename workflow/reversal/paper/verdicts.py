@@ -1,0 +1,103 @@
+"""What the numbers allow one to say: the verdicts and the lists from which the template makes its sentences."""
+
+import math
+
+from markupsafe import Markup
+
+from . import phrases
+
+LIKENESS = {"nearly the same": 0.9, "similar": 0.6, "at most loosely similar": -math.inf}  # by correlation
+TAKEN = 0.5  # the least share of edits
+UNTRACED = {
+    "not answered": "were not answered",
+    "not needed": "were not needed",
+    "too few answer tokens": "had too few answer tokens",
+    "no swap partner": "had nobody to swap with",
+    "no mask token": "had no mask to be hidden with",
+}
+
+
+def each(items, joined=" and ", *, caller):
+    """`a, b and c`: what the call block says of each item."""
+    said = (caller(*item) if isinstance(item, tuple) else caller(item) for item in items)
+    return phrases.listed([one.strip() for one in said], joined)
+
+
+def by_verdict(found, words, by="verdict", *, caller):
+    """`clearly more for a and b, and not clearly for c`: items that share a verdict are named together.
+
+    `found` is {item: finding}, `words` {verdict: words with {} for its items} in the order of speech; a verdict without
+    words counts as "unclear". The call block says how an item is called.
+    """
+    groups = {verdict: [] for verdict in words}
+    for item, finding in found.items():
+        groups[finding[by] if finding[by] in words else "unclear"].append((item, finding))
+    said = [Markup(words[one]).format(each(items, caller=caller)) for one, items in groups.items() if items]
+    return phrases.listed(said, ", and " if len(found) > 2 else " and ")
+
+
+def by_model(models, *, caller):
+    """`this in the MDM; that in the AR`: models of which the call block says the same are named together."""
+    said = {}
+    for model in models:
+        said.setdefault(phrases.printed(caller(model).strip()), []).append(model["label"])
+    return phrases.listed([text + " in the " + phrases.listed(who, " and the ") for text, who in said.items()], "; ")
+
+
+def having(models, found, part=None):
+    """Of a study's models those of which something was found, or a part of it."""
+    return [one for one in models if one["name"] in found and (part is None or found[one["name"]].get(part))]
+
+
+def parts(found, name):
+    """The same part of each finding: {item: part}."""
+    return {item: one[name] for item, one in found.items()}
+
+
+def likeness(found):
+    """How alike two sets of effects are, by their correlation, where they can be compared."""
+    if not found["enough"] or found["correlation"] is None:
+        return "not comparable"
+    return next(words for words, least in LIKENESS.items() if found["correlation"] >= least)
+
+
+def correlation(found):
+    """`r = 0.93`, or why there is none to tell."""
+    if likeness(found) != "not comparable":
+        return "r = " + phrases.number(found["correlation"])
+    return "too few facts" if found["few"] else "hiding the subject has no clear effect in one of the two"
+
+
+def route(alike):
+    """The lesser likeness of the two questions' pathways, where both can be compared."""
+    if len(alike) < 2 or any(likeness(found) == "not comparable" for found in alike.values()):
+        return "not comparable"
+    return likeness(min(alike.values(), key=lambda found: found["correlation"]))
+
+
+def reasons(models):
+    """Why questions were not traced in some of the models."""
+    return [UNTRACED[outcome] for outcome in dict.fromkeys(one for own in models.values() for one in own["untraced"])]
+
+
+def faint(concepts):
+    """Whether a likeness beyond chance may yet be nothing among other facts."""
+    return any(found["significant"] and found["low"] <= 0 for found in concepts.values())
+
+
+def takes(share):
+    """Whether so many edits take that the reverse question says something."""
+    return share >= TAKEN
+
+
+def taken(groups):
+    """What the edits that take do to the reverse question: {group: change}."""
+    return {
+        group: found["reverse_new"]["preferred"]["change"]
+        for group, found in groups.items()
+        if takes(found["efficacy"]["preferred"]["after"]["estimate"])
+    }
+
+
+_SAID = (each, by_verdict, by_model, having, parts, likeness, correlation, route, reasons, faint, takes, taken)
+FUNCTIONS = {function.__name__: function for function in _SAID}
