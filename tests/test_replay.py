@@ -47,6 +47,25 @@ def test_without_a_mask_the_loss_is_the_same_and_the_network_as_before(causal):
     assert net.config._attn_implementation == before
 
 
+def test_a_step_that_memory_cannot_record_is_not_taken_and_nothing_of_it_is_left(monkeypatch):
+    net = fresh(False, "cpu")
+    optimizer = torch.optim.AdamW(net.parameters())
+    optimizer.grad_scale = optimizer.found_inf = torch.zeros(())
+    recorder = object.__new__(recorded.Recorder)  # made without a GPU, it has no stream
+    recorder.net, recorder.optimizer, recorder.graphs = net, optimizer, {"another shape": None}
+    before = [parameter.clone() for parameter in net.parameters()]
+
+    def no_room(self, batch):
+        objective.loss_everywhere(net, batch).backward()
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(recorded.Recorder, "_record", no_room)
+    assert recorder.step(targets(False), 0.1) is None
+    assert recorder.graphs == {} and optimizer.grad_scale is None and optimizer.found_inf is None
+    for parameter, was in zip(net.parameters(), before, strict=True):
+        assert parameter.grad is None and torch.equal(parameter, was)
+
+
 @on_a_gpu
 @pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16)])
 def test_recorded_steps_train_as_plain_ones_do(causal, width):
