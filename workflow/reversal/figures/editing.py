@@ -17,9 +17,9 @@ GROUPS = {"both": "trained in both directions", "p2d": "trained person → descr
 
 @styled
 def edits(table, *, models):
-    """What rank-one edits do where tracing peaks, one row for each way to count, then layer by layer; one column for each group.
+    """What rank-one edits do where tracing peaks, one row for each way to count, then layer by layer.
 
-    Bars after, a tick before, with intervals.
+    A column for each group. Bars after, a tick before, with intervals.
     """
     everywhere = table[table.seed == table.seed.min()]
     table = everywhere[everywhere.peak]

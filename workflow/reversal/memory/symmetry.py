@@ -18,7 +18,7 @@ from scipy import linalg, stats
 from sklearn.decomposition import PCA
 
 from ..common import intervals
-from .vocabulary import COMPARISONS, PAIRS, STATISTICS
+from .vocabulary import COMPARISONS, PAIRS, REFERENCES, STATISTICS
 
 LIMITS = {"linear_cka": (0, 1), "debiased_cka": (-1, 1), "rsa": (-1, 1), "subspace_overlap": (0, 1)}
 FEWEST_FACTS = 8  # debiased CKA is free to vary from four facts up, and intervals come from halves

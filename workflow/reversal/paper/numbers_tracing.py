@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from ..data.facts import RECALL_SPLITS
-from ..tracing import vocabulary
+from ..tracing.vocabulary import WHOLE, leading
 from .findings import difference, judged, over_seeds
 
 SUBJECT = ("first subject", "middle subject", "last subject")
@@ -22,7 +22,7 @@ def tracing(sources):
     table, outcomes = sources.tables["causal_trace"], sources.tables["traced_facts"]
     table = table[table.step.isna() & (table.score == "probability")]
     present = list(outcomes.corruption.unique())
-    main = vocabulary.leading(present)
+    main = leading(present)
     found = {"corruption": main, "corruptions": present, "models": {}}
     for model in sources.families:
         asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]
@@ -119,7 +119,7 @@ def _peaks(rows):
     """For each kind of state the best cell at the subject and the best elsewhere."""
     rows = rows[rows.stage == "all"]
     peaks = {}
-    for kind in vocabulary.WHOLE:
+    for kind in WHOLE:
         own = rows[rows.kind == kind]
         at_subject = own.role.isin(SUBJECT)
         if len(own):
