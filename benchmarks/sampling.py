@@ -91,8 +91,11 @@ def main():
         with batches.autocast(device, options.precision):
             return [one_at_a_time(net, prompt, **settings) for prompt in prompts[: options.alone]]
 
+    usual = batches.SIZES[device.type]
+
     def together(batch_size):
-        return masked.denoise(net, prompts, **settings, batch_size=batch_size, precision=options.precision)
+        batches.SIZES[device.type] = batch_size or usual
+        return masked.denoise(net, prompts, **settings, precision=options.precision)
 
     slowest, fastest, same = float("inf"), {}, {}
     # In turns, so that whatever else the machine does falls on all alike.
@@ -109,7 +112,7 @@ def main():
     print(f"{'sampler':<24}{'prompts/s':>10}{'ratio':>8}{'same canvases':>16}")
     print(f"{'one at a time':<24}{base:>10.1f}{1:>8.1f}")
     for batch_size, taken in fastest.items():
-        name = f"batches of {batch_size or batches.SIZES[device.type]}"
+        name = f"batches of {batch_size or usual}"
         speed = len(prompts) / taken
         print(f"{name:<24}{speed:>10.1f}{speed / base:>8.1f}{f'{same[batch_size]} of {options.alone}':>16}")
 

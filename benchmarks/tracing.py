@@ -62,7 +62,6 @@ def arguments():
     parser.add_argument("--kinds", nargs="+", default=["state"], choices=engine.KINDS)
     parser.add_argument("--precisions", nargs="+", choices=llama.DTYPES)
     parser.add_argument("--window", type=int, default=3)
-    parser.add_argument("--budget", type=int, help="bytes of activations at a time")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--positions", type=int, help="time the naive loop on so many positions and scale up")
@@ -116,7 +115,7 @@ def race(net, question, precision, options):
     naive, ours = [], []
     for turn in range(1 + options.repeats):
         slow = seconds(lambda: naive_trace.trace(net, **question, positions=some), net.device)
-        fast = seconds(lambda: engine.trace(net, **question, precision=precision, budget=options.budget), net.device)
+        fast = seconds(lambda: engine.trace(net, **question, precision=precision), net.device)
         if turn:  # the first warms up
             naive.append(slow * tokens / len(some))
             ours.append(fast)

@@ -65,15 +65,17 @@ def test_training_goes_on_in_parts_with_the_same_losses(causal, little):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_tracing_goes_on_in_smaller_batches_with_the_same_effects(causal, little):
+def test_tracing_goes_on_in_smaller_batches_with_the_same_effects(causal, little, monkeypatch):
     net = network(causal=causal, vocab=50, width=256, layers=6, heads=4, mlp=1024)
     ids = torch.randint(3, 50, (64,), generator=torch.Generator().manual_seed(1))
     if not causal:
         ids[60:] = mask_id(net)
     noise = engine.draw_noise(net, (2, 5), 8, generator=torch.Generator().manual_seed(2))
     asked = {"subject": (2, 5), "answer": {61: 7, 62: 9}, "noise": noise}
-    expected = engine.trace(net, ids, budget=64 * MIB, **asked)
+    monkeypatch.setitem(engine.BYTES, "cuda", 64 * MIB)
+    expected = engine.trace(net, ids, **asked)
     ran_out = little(200)
-    found = engine.trace(net, ids, budget=2**40, **asked)
+    monkeypatch.setitem(engine.BYTES, "cuda", 2**40)
+    found = engine.trace(net, ids, **asked)
     assert ran_out()
     torch.testing.assert_close(found.log_restored, expected.log_restored, atol=1e-2, rtol=1e-3)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ..data.facts import RECALL_SPLITS, SPLITS
+from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
 from ..models.families import FAMILIES
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
@@ -46,7 +46,7 @@ def reversal_curse(completions, likelihood, *, models):
     asked = {}
     for family in ("autoregressive", "diffusion"):
         name = first_of(models, family)
-        of = completions[(completions.model == name) & completions.split.isin(["p2d_same", "p2d_reverse"])]
+        of = completions[(completions.model == name) & completions.split.isin(FORWARD_REVERSE["p2d"])]
         if len(of):
             asked[family] = of[(of.seed == of.seed.iloc[0]) & (of.steps.isna() | (of.steps == of.steps.max()))]
     example = choose_example(asked)
@@ -55,9 +55,7 @@ def reversal_curse(completions, likelihood, *, models):
         sheet.y += 6
     _likelihood(sheet, likelihood[likelihood.split.isin(RECALL_SPLITS)], looks(models))
     shares = {
-        FAMILIES[family].name: [
-            percent(rows[rows.split == split].correct.mean()) for split in ("p2d_same", "p2d_reverse")
-        ]
+        FAMILIES[family].name: [percent(rows[rows.split == split].correct.mean()) for split in FORWARD_REVERSE["p2d"]]
         for family, rows in asked.items()
     }
     recalled = "; ".join(f"{family} {same} and {reverse}" for family, (same, reverse) in shares.items())

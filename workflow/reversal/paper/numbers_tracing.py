@@ -44,9 +44,7 @@ def tracing(sources):
             "total": totals,
             "total_range": _ends([totals[split]["total"]["estimate"] for split in enough]),
             "peak": peaks,
-            "range": {
-                kind: _range(enough, kind) for kind in vocabulary.WHOLE if any(kind in peak for peak in enough.values())
-            },
+            "range": {kind: _range(enough, kind) for kind in WHOLE if any(kind in peak for peak in enough.values())},
             "stages": _known({split: _stages(rows) for split, rows in by_split.items()}),
             "severed": _all_severed(effects, traced),
             "alike": _known({name: _alike_splits(own, pair, traced, clear) for name, pair in PAIRS.items()}),

@@ -125,19 +125,18 @@ def windows(kind, window, severed, layers):
 
 
 @torch.no_grad()
-def restore(net, problems, *, kind="state", window=1, severed=None, precision="float32", budget=None):
+def restore(net, problems, *, kind="state", window=1, severed=None, precision="float32"):
     """The `Runs` of each problem: Llama networks by an engine of their own, any other by hooks.
 
     kind: what is put back: "state", or the output of "mlp" or "attn" over `window` layers.
     severed: "mlp" or "attn", with kind "state": in the layers above the restored state, at its position, these modules
         stay at their corrupted values, so that what returns did not come through them.
     precision: of the restored runs' matrix products: "float32", "tf32", "float16" or "bfloat16".
-    budget: bytes of activations at a time (None: what suits the device); halved where a GPU has fewer.
     """
     _check(net, problems, kind, window, severed, precision)
     plan = windows(kind, window, severed, net.config.num_hidden_layers)
     device = net.get_input_embeddings().weight.device
-    budget = Budget(budget or BYTES.get(device.type, BYTES["cuda"]))
+    budget = Budget(BYTES.get(device.type, BYTES["cuda"]))
     if llama.supports(net):
         found = llama.restore(net, problems, kind=kind, plan=plan, severed=severed, precision=precision, budget=budget)
     else:
