@@ -12,7 +12,7 @@ from benchmarks.sampling import one_at_a_time
 from reversal.models import network, smdm
 from reversal.recall import masked
 from reversal.recall.masked import denoise, log_likelihood
-from reversal.recall.sampling import Sampling
+from reversal.recall.sampling import SCHEDULES, Sampling, times
 
 GOLDEN = Path(__file__).parent / "golden" / "smdm"
 VOCAB, CANVAS = 30, 13
@@ -215,7 +215,7 @@ def test_remasking_shows_as_many_tokens_and_takes_back_the_least_confident(net):
 
 
 def test_schedules_run_from_one_to_almost_nothing_and_differ_in_when():
-    falls = {schedule: masked.times(schedule, 8) for schedule in masked.SCHEDULES}
+    falls = {schedule: times(schedule, 8) for schedule in SCHEDULES}
     for t in falls.values():
         assert t[0] == 1 and 0 < t[-1] < 1e-4 and (t.diff() < 0).all()
     assert falls["cosine"][4] > falls["linear"][4] > falls["geometric"][4]

@@ -85,7 +85,7 @@ def studies(draw):
     return study
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(studies())
 def test_the_peaks_are_those_of_the_table_of_traces(study):
     assert layers.peaks(study) == from_the_table(study)

@@ -106,7 +106,7 @@ def test_published_values_stand_beside_those_of_the_same_steps():
     wide = recall_tables.by_question_direction(table, published)
     name = recall_tables.BY_QUESTION["p2d_reverse"]
     beside = wide.columns.get_loc(name) + 1
-    assert wide.columns[beside] == f"{name}, published"
+    assert wide.columns[beside] == f"{name}, SMDM"
     values = wide.set_index("steps").iloc[:, beside - 1]
     assert values[1] == 30 and values[16] == 20
     assert wide[wide.model == "ar"].iloc[:, beside].isna().all()

@@ -223,9 +223,9 @@ WORKER = (
 def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(base, tmp_path, root):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    loop.run(task(base, tmp_path / "whole", epochs=30, cut=0.1))
+    loop.run(task(base, tmp_path / "whole", epochs=8, cut=0.1))
     file = tmp_path / "task.json"
-    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=30, cut=0.1)))
+    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=8, cut=0.1)))
     command = [sys.executable, "-c", WORKER, str(file)]
     process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL)
     checkpoints = tmp_path / "killed/checkpoints"
