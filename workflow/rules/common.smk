@@ -11,12 +11,14 @@ sys.path.insert(0, LIBRARY)
 os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("PYTHONPATH")])))
 
 # Of the library, rules import only what needs no network.
-from reversal.common import closure, configuration, files
+from reversal.common import closure, files
 from reversal.data.facts import FORWARD_REVERSE, RANDOMIZED, RECALL_SPLITS, SPLITS
 
 
 def validate_configuration():
     """Stop with one line if anything in the configuration is unknown, of the wrong type or impossible."""
+    from reversal.common import configuration  # here, since jobs, which also read this file, need not load a validator
+
     *given, default = map(os.path.relpath, workflow.configfiles)
     complaint = configuration.complaint(config, [*reversed(given), default])
     if complaint:
@@ -38,7 +40,8 @@ def library(script, *modules):
     return local([os.path.relpath(file) for file in found])
 
 
-validate_configuration()
+if workflow.is_main_process:
+    validate_configuration()
 # None where a cluster has no such limit, and for reports.
 CORES = workflow.resource_settings.cores or 1
 # Jobs of one kind, one a model and seed, run side by side and share the cores.
