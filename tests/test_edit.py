@@ -176,7 +176,7 @@ def test_facts_with_one_answer_cannot_be_edited(words):
 
 def test_probes_ask_forward_and_back_about_fact_donor_and_neighbours(donors):
     rows, back = remembering.rows(), remembering.rows("name")
-    asked = edit.probes(rows, back, donors, template=TEMPLATE, neighbours=4, rng=np.random.default_rng(0))
+    asked = edit.checks(rows, back, donors, template=TEMPLATE, neighbours=4, rng=np.random.default_rng(0))
     mine = [probe for probe in asked if probe.fact == "p-0"]
     count = pd.Series([probe.measure for probe in mine]).value_counts().to_dict()
     assert count == {"efficacy": 1, "paraphrase": 2, "specificity": 4, "reverse_new": 3, "reverse_old": 3}
@@ -203,7 +203,7 @@ def probed(networks, words, ids, donors):
     """What both trained networks say before and after each edit."""
     rows, back = remembering.rows(), remembering.rows("name")
     new = [row for row in edit.retarget(rows, donors) if row.template == TEMPLATE]
-    asked = edit.probes(rows, back, donors, template=TEMPLATE, neighbours=3, rng=np.random.default_rng(0))
+    asked = edit.checks(rows, back, donors, template=TEMPLATE, neighbours=3, rng=np.random.default_rng(0))
     tables = {}
     for name in ("mdm", "ar"):
         net, generator = networks[name], torch.Generator().manual_seed(0)

@@ -27,7 +27,7 @@ from .questions import Sequence, collate, question, score_answers
 RIDGE = 1e-2  # of the mean of a second moment's diagonal; see `updates`
 
 
-class Probe(NamedTuple):
+class Check(NamedTuple):
     """A question to an edited network: the answer that a perfect edit gives, and one that speaks against it."""
 
     measure: str
@@ -65,8 +65,8 @@ def answered_as(row, other):
     return dataclasses.replace(row, completion=other.completion, answer=other.answer)
 
 
-def probes(rows, reverse_rows, donors, *, template, neighbours, rng):
-    """What to ask about each edit that `donors` names, as `Probe`s.
+def checks(rows, reverse_rows, donors, *, template, neighbours, rng):
+    """What to ask about each edit that `donors` names, as `Check`s.
 
     efficacy     the question with `template`, by which the fact is edited: the donor's object, not its own
     paraphrase   the same with the other templates of `rows`
@@ -85,14 +85,14 @@ def probes(rows, reverse_rows, donors, *, template, neighbours, rng):
             new = answered_as(row, ahead[donor, number])
             if about == fact:
                 measure = "efficacy" if number == template else "paraphrase"
-                asked.append(Probe(measure, fact, donor, wanted=new, rival=row))
+                asked.append(Check(measure, fact, donor, wanted=new, rival=row))
             elif about in chosen and number == template:
-                asked.append(Probe("specificity", fact, donor, wanted=row, rival=new))
+                asked.append(Check("specificity", fact, donor, wanted=row, rival=new))
         for (about, number), row in back.items():
             if about in (fact, donor):
                 measure = "reverse_old" if about == fact else "reverse_new"
                 subject, other = (answered_as(row, back[whose, number]) for whose in (fact, donor))
-                asked.append(Probe(measure, fact, donor, wanted=subject, rival=other))
+                asked.append(Check(measure, fact, donor, wanted=subject, rival=other))
     return asked
 
 
@@ -100,7 +100,7 @@ class Plan(NamedTuple):
     """Edits of some facts: the questions with the new objects, by which they are made, and what is asked about them."""
 
     targets: list  # of Row
-    asked: list  # of Probe
+    asked: list  # of Check
 
 
 def plan_edits(asker, rows, reverse_rows, *, most_facts, neighbours, rng):
@@ -109,7 +109,7 @@ def plan_edits(asker, rows, reverse_rows, *, most_facts, neighbours, rng):
     donors = choose_donors(asker.tokenizer, rows, rng=rng)
     chosen = {fact: donors[fact] for fact in list(donors)[:most_facts]}
     targets = [row for row in retarget(rows, donors) if row.fact in chosen and row.template == template]
-    return Plan(targets, probes(rows, reverse_rows, chosen, template=template, neighbours=neighbours, rng=rng))
+    return Plan(targets, checks(rows, reverse_rows, chosen, template=template, neighbours=neighbours, rng=rng))
 
 
 def edit_group(asker, plan, moments, *, prefixes, search, job=None):
@@ -194,20 +194,20 @@ def edited(net, layer, change):
 
 
 def edit_all(asker, asked, extraction, second_moment, *, job=None):
-    """Make each edit by itself, ask its probes before and after, and undo it: one row for each probe.
+    """Make each edit by itself, ask its checks before and after, and undo it: one row for each check.
 
     `extraction` holds the keys, and the values for the new objects. Columns: fact, donor, measure, about (the fact
     that the question is about), template; and, each _before and _after, log_p_wanted, log_p_rival and exact: whether
     the wanted answer's tokens are all the most probable ones.
     """
-    rows = [row for probe in asked for row in (probe.wanted, probe.rival)]
+    rows = [row for check in asked for row in (check.wanted, check.rival)]
     net, sequences = asker.net, [question(asker, row) for row in rows]
     found = {"before": score_answers(net, sequences)}
     after = [torch.empty_like(part) for part in found["before"]]
     changes = updates(net, extraction.layer, extraction.key, extraction.value, second_moment)
     places = {}
-    for i, probe in enumerate(asked):
-        places.setdefault(probe.fact, []).extend((2 * i, 2 * i + 1))
+    for i, check in enumerate(asked):
+        places.setdefault(check.fact, []).extend((2 * i, 2 * i + 1))
     progress = job.progress(len(extraction.facts), "edits", "edits") if job else None
     for fact, change in zip(extraction.facts, changes, strict=True):
         mine = places.get(fact, [])
@@ -220,11 +220,11 @@ def edit_all(asker, asked, extraction, second_moment, *, job=None):
     found["after"] = after
     table = pd.DataFrame(
         {
-            "fact": [probe.fact for probe in asked],
-            "donor": [probe.donor for probe in asked],
-            "measure": [probe.measure for probe in asked],
-            "about": [probe.wanted.fact for probe in asked],
-            "template": [probe.wanted.template for probe in asked],
+            "fact": [check.fact for check in asked],
+            "donor": [check.donor for check in asked],
+            "measure": [check.measure for check in asked],
+            "about": [check.wanted.fact for check in asked],
+            "template": [check.wanted.template for check in asked],
         }
     )
     for when, (log_p, exact) in found.items():
@@ -240,11 +240,11 @@ def edits_table(probed, found):
     `found`, a bool for each edit, tells whether the search for its value found one that says the new object: the
     measure "value", of which the share is the only statistic.
 
-    preferred    share of probes where the wanted answer is more probable than its rival
+    preferred    share of checks where the wanted answer is more probable than its rival
     exact        share where it is what the network answers: greedily, or in one step of denoising
     probability  its mean joint probability
 
-    An edit counts once, with the mean over its probes; the interval is Wilson's.
+    An edit counts once, with the mean over its checks; the interval is Wilson's.
     """
     records = []
     for measure, rows in probed.groupby("measure", sort=False):
