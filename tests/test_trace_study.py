@@ -107,7 +107,7 @@ def test_every_step_is_the_plain_trace_of_what_the_step_found(spoken, traced):
                 wanted = {len(canvas) - 1: found.ids[len(canvas)]}
             assert wanted and step == trace.steps[i]
             for k, kind in enumerate(ALL["gaussian"]):
-                what, severed, _ = KINDS[kind]
+                what, severed, *_ = KINDS[kind]
                 plain = engine.trace(
                     net, canvas, subject=found.subject, answer=wanted, noise=noise, kind=what, severed=severed, window=2
                 )

@@ -9,7 +9,11 @@ from pathlib import Path
 from ..common.errors import UserError
 from ..common.files import atomic
 
-GROUPS = ("p2d", "d2p", "both")  # trained person to description, description to person, or in both directions
+GROUPS = {
+    "p2d": "people taught from person to description",
+    "d2p": "people taught from description to person",
+    "both": "people taught both ways",
+}
 
 
 class DataError(UserError):

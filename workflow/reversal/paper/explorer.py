@@ -40,7 +40,7 @@ def build(families, people, completions, traces, *, steps, most_facts, most_byte
         made = {
             "models": [{"name": name, "label": f"{labels[name]} ({family})"} for name, family in families.items()],
             "splits": asked,
-            "kinds": {name: kind.label for name, kind in KINDS.items()},
+            "kinds": {name: kind.many for name, kind in KINDS.items()},
             "corruptions": CORRUPTIONS,
             "traced": any("trace" in case for case in cases),
             "cases": cases,

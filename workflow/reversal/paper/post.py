@@ -12,8 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 
 from ..common.errors import UserError
+from ..data.facts import GROUPS
+from ..models.families import FAMILIES
+from ..tracing.vocabulary import CORRUPTIONS, KINDS
 from . import bibliography, markdown, phrases, tables, verdicts
 
+# The words that templates share with the library.
+WORDS = {"CORRUPTIONS": CORRUPTIONS, "FAMILIES": FAMILIES, "GROUPS": GROUPS, "KINDS": KINDS}
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
 .table-block figcaption { margin-bottom: 0.5rem; }
@@ -44,7 +49,7 @@ def environment(folder):
         keep_trailing_newline=True,
     )
     made.filters |= phrases.FILTERS
-    made.globals |= verdicts.FUNCTIONS
+    made.globals |= verdicts.FUNCTIONS | WORDS
     return made
 
 

@@ -4,17 +4,11 @@ import math
 
 from markupsafe import Markup
 
+from ..tracing.vocabulary import UNTRACED
 from . import phrases
 
 LIKENESS = {"nearly the same": 0.9, "similar": 0.6, "at most loosely similar": -math.inf}  # by correlation
 TAKEN = 0.5  # the least share of edits
-UNTRACED = {
-    "not answered": "were not answered",
-    "not needed": "were not needed",
-    "too few answer tokens": "had too few answer tokens",
-    "no swap partner": "had nobody to swap with",
-    "no mask token": "had no mask to be hidden with",
-}
 
 
 def each(items, joined=" and ", *, caller):

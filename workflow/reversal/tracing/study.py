@@ -179,7 +179,7 @@ def trace_fact(net, tokenizer, found, corrupt, settings):
     restored = {name: {} for name in corrupt}  # {corruption: {kind: [Trace at each step]}}
     for kind in KINDS:
         owners = [name for name in corrupt if kind in kinds[name]]
-        what, severed, _ = KINDS[kind]
+        what, severed, *_ = KINDS[kind]
         together = [problem for name in owners for problem in problems[name]]
         runs = iter(engine.restore(net, together, kind=what, severed=severed, **how) if together else ())
         for name in owners:

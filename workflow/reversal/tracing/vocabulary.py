@@ -3,23 +3,30 @@
 from typing import NamedTuple
 
 # How a subject is hidden, and what that puts in its place. Of those that a study has, the first leads.
-CORRUPTIONS = {"gaussian": "noise on its embeddings", "mask": "masks in its place", "swap": "another's subject"}
+CORRUPTIONS = {
+    "gaussian": "Gaussian noise on its embeddings",
+    "mask": "masks in its place",
+    "swap": "another person's subject in its place",
+}
 
 
 class Kind(NamedTuple):
-    """What is restored, which modules stay corrupted above it, and what to call that."""
+    """What is restored, which modules stay corrupted above it, and what to call that, one or many."""
 
     restored: str
     severed: str | None
     label: str
+    many: str
 
 
 KINDS = {
-    "state": Kind("state", None, "hidden state"),
-    "mlp": Kind("mlp", None, "MLP"),
-    "attn": Kind("attn", None, "attention"),
-    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs above kept corrupted"),
-    "severed_attn": Kind("state", "attn", "hidden state, attention above kept corrupted"),
+    "state": Kind("state", None, "hidden state", "hidden states"),
+    "mlp": Kind("mlp", None, "MLP", "MLP outputs"),
+    "attn": Kind("attn", None, "attention", "attention outputs"),
+    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed", "hidden states, MLPs above kept corrupted"),
+    "severed_attn": Kind(
+        "state", "attn", "hidden state, attention severed", "hidden states, attention above kept corrupted"
+    ),
 }
 WHOLE = [name for name, kind in KINDS.items() if kind.severed is None]  # kinds that sever nothing
 SEVERABLE = [kind.severed for kind in KINDS.values() if kind.severed]
@@ -39,9 +46,16 @@ ROLES = (
 )
 SCORES = ("probability", "log_probability")
 STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
-# Why a fact was traced or not.
+# Why a fact was traced or not, and what is said of those that were not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
+UNTRACED = {
+    NOT_ANSWERED: "were not answered",
+    NOT_NEEDED: "were not needed",
+    TOO_SHORT: "had too few answer tokens",
+    NO_PARTNER: "had nobody to swap with",
+    NO_MASK: "had no mask to be hidden with",
+}
 
 
 def leading(present):
