@@ -21,7 +21,7 @@ def run(tmp_path):
     """A folder of results with what three jobs cost, and its configuration."""
     results = tmp_path / "results"
     given = make(results)
-    write.numbers_file(given.evidence, given.evidence_output, **given.numbers_params)
+    write.numbers_file(given.sources, given.sources_output, **given.numbers_params)
     for job, seconds in (("finetune/mdm/seed_1", 8.0), ("finetune/ar/seed_1", 5.0), ("symmetry", 3.0)):
         file = results / f"benchmarks/{job}.tsv"
         file.parent.mkdir(parents=True, exist_ok=True)

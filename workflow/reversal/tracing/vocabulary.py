@@ -23,9 +23,9 @@ KINDS = {
     "state": Kind("state", None, "hidden state", "hidden states"),
     "mlp": Kind("mlp", None, "MLP", "MLP outputs"),
     "attn": Kind("attn", None, "attention", "attention outputs"),
-    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed", "hidden states, MLPs above kept corrupted"),
+    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed", "states, MLPs above kept corrupted"),
     "severed_attn": Kind(
-        "state", "attn", "hidden state, attention severed", "hidden states, attention above kept corrupted"
+        "state", "attn", "hidden state, attention severed", "states, attention above kept corrupted"
     ),
 }
 WHOLE = [name for name, kind in KINDS.items() if kind.severed is None]  # kinds that sever nothing
