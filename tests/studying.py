@@ -52,6 +52,13 @@ def duplicate(folder, to):
     return to
 
 
+def forget(folder, model):
+    """Remove what a finished smoke study has of a fine-tuned model, so that it is made again."""
+    for made in (folder / "results/smoke").glob(f"*/{model}*"):
+        for path in made.glob("seed_*") if made.parent.name == "models" else [made]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def planned(folder, *arguments, **options):
     """Which jobs a dry run would do: {rule: how often}."""
     return {rule: len(jobs) for rule, jobs in planned_jobs(folder, *arguments, **options).items()}

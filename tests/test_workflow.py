@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from studying import command, copy, duplicate, finished, planned, planned_jobs, snakemake, wait_for_job
+from studying import command, copy, duplicate, finished, forget, planned, planned_jobs, snakemake, wait_for_job
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ["config.yaml", *sorted(f"studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml"))]
@@ -90,7 +90,7 @@ def disturbed(smoke, root, tmp_path_factory):
     """One model of the smoke study made again, with all that can go wrong: where, and what a second run was told."""
     folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
     tables = [str(table.relative_to(smoke)) for table in (smoke / "results/smoke/tables").glob("*.csv")]
-    shutil.rmtree(folder / "results/smoke/models/mdm/seed_1")
+    forget(folder, "mdm")
     shutil.rmtree(folder / "results/smoke/logs")  # of the first run
     for table in tables:
         (folder / table).unlink()
@@ -271,6 +271,11 @@ def changed_study(smoke, tmp_path):
         return str(tmp_path / "changed.yaml")
 
     return write
+
+
+def test_the_order_of_a_study_s_keys_changes_nothing(smoke, changed_study):
+    """The file that is written has its keys sorted."""
+    assert planned(smoke, study=changed_study()) == {}
 
 
 def test_a_setting_of_the_sampler_concerns_no_autoregressive_job(smoke, changed_study):

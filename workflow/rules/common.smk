@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from snakemake.common.configfile import load_configfile
+
 ROOT = Path(workflow.basedir)
 LIBRARY = str(ROOT / "workflow")
 sys.path.insert(0, LIBRARY)
@@ -25,6 +27,13 @@ def validate_configuration():
         sys.exit(f"error: {complaint}")
 
 
+def ordered(given, like):
+    """A configuration with its keys in the order of another: a study's own order is no change that reruns anything."""
+    if not isinstance(given, dict) or not isinstance(like, dict):
+        return given
+    return {key: ordered(given[key], like.get(key)) for key in [*(k for k in like if k in given), *given]}
+
+
 def hold_study():
     """Stop where another Snakemake runs the same study here; keep others out until this process ends."""
     if not files.hold(f".snakemake/studies/{config['study']}.held"):
@@ -42,6 +51,9 @@ def library(script, *modules):
 
 if workflow.is_main_process:
     validate_configuration()
+in_order = ordered(config, load_configfile(str(ROOT / "config.yaml")))
+config.clear()
+config.update(in_order)
 # None where a cluster has no such limit, and for reports.
 CORES = workflow.resource_settings.cores or 1
 # Jobs of one kind, one a model and seed, run side by side and share the cores.
