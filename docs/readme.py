@@ -98,7 +98,7 @@ def findings():
             study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
             told = f"{study['largest'] / 1e6:.0f} million parameters, {DATA[study['generated']]}"
             lines += rows(pd.read_csv(folder / "step_scaling.csv"), study, told)
-            lines += [] if study["generated"] else [smdm()]
+            lines += [smdm()] if study["theirs"] else []
             remarks += [f"`{made['study']}`: {made['caveat']}"] if "caveat" in made else []
     about = "Percent of the questions whose answer contains the reference, with 95% intervals over facts:"
     return "\n\n".join([about, "\n".join([HEAD, *lines]), *remarks])

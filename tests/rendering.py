@@ -10,6 +10,7 @@ import pandas as pd
 import safetensors.numpy
 import yaml
 
+from reversal.common.files import sha256
 from reversal.data.facts import RECALL_SPLITS
 from reversal.paper import sources, write
 
@@ -139,6 +140,8 @@ def _given(folder, config, families, figures):
         sources=SimpleNamespace(
             tables=tables,
             models=models,
+            bases=[str(folder / f"models/{name}/base") for name in families],
+            shipped=str(ROOT / "data/base/shipped.json"),
             data=data,
             completions=completions,
             histories=[str(folder / f"models/{name}.training.csv") for name in trained],
@@ -195,6 +198,8 @@ def _network(folder, name, family):
     place = folder / f"models/{name}/seed_1"
     _write(place / "config.json", json.dumps(shape))
     safetensors.numpy.save_file({"embedding": np.zeros((10, 8), np.float32)}, place / "model.safetensors")
+    weights = ROOT / f"data/base/{name}/model.safetensors"
+    _write(folder / f"models/{name}/base/checksums.json", json.dumps({"model.safetensors": sha256(weights)}))
     history = pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "loss": [3.0, 1.0], "learning_rate": 0.1})
     history.to_csv(folder / f"models/{name}/seed_1.training.csv", index=False)
 
@@ -262,9 +267,9 @@ def _tables(folder, families, reverse, answered):
         ],
         "probe": [
             {"model": name, "stage": stage, "prompt": HOSTILE[0], "rank": 1, "token": " the", "probability": 0.5}
-            | {"entropy": entropy, "answer": "the baker"}
+            | {"entropy": entropy, "answer": "the baker", "about": about}
             for name in families
-            for stage, entropy in (("pretrained", 3.0), ("fine-tuned", 1.0))
+            for stage, entropy, about in (("pretrained", 3.0, "pretraining"), ("fine-tuned", 1.0, "study"))
         ],
         "traced_facts": [
             {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "n": 9}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
-from reversal.models import folders, network, smdm, tokens
+from reversal.models import folders, network, origins, smdm, tokens
 from reversal.models import hub as pins
 from reversal.training import bases, pretraining
 
@@ -39,10 +40,68 @@ def test_the_bundled_bases_are_what_their_readme_says(root):
 
 
 def test_a_bundled_base_is_copied_whole(root, tmp_path):
-    folders.copy(root / "data/base/mdm", tmp_path / "base")
+    folders.copy(root / "data/base/mdm", tmp_path / "base", causal=False)
     copied, _ = network.load(tmp_path / "base", device="cpu")
     original, _ = network.load(root / "data/base/mdm", device="cpu")
     assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), original.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"causal": True},
+            r"config\.json is a diffusion model's, by its mask_token_id; the configuration says auto",
+        ),
+        ({"without": "tokenizer.json"}, r"no tokenizer\.json; a base needs its tokenizer"),
+        ({"without": "model.safetensors"}, r"no \*\.safetensors; weights in other formats are never loaded"),
+    ],
+)
+def test_a_folder_that_can_be_no_base_of_this_family_is_refused(root, tmp_path, change, message):
+    shutil.copytree(root / "data/base/mdm", tmp_path / "net")
+    if "without" in change:
+        (tmp_path / "net" / change["without"]).unlink()
+    with pytest.raises(UserError, match=message):
+        folders.copy(tmp_path / "net", tmp_path / "base", causal=change.get("causal", False))
+
+
+SHIPPED = "data/base/shipped.json"
+
+
+def test_what_ships_is_known_by_its_weights_and_what_it_read_by_its_lists(root, tmp_path):
+    told = json.loads((root / SHIPPED).read_text())
+    for name, causal in (("mdm", False), ("ar", True)):
+        assert told["models"][name] == sha256(root / f"data/base/{name}/model.safetensors")
+        folders.copy(root / f"data/base/{name}", tmp_path / name, causal=causal)
+        assert origins.ships(tmp_path / name, root / SHIPPED)
+    lists = [next(root.glob(f"data/*/{name}")) for name in told["lists"]]
+    assert origins.read_in_pretraining(tmp_path / "mdm", lists, root / SHIPPED)
+    (tmp_path / "roles.txt").write_text("baker\n")
+    other = [tmp_path / "roles.txt" if file.name == "roles.txt" else file for file in lists]
+    assert not origins.read_in_pretraining(tmp_path / "mdm", other, root / SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"base": "folder", "folder": "data/base/mdm"}, "a model of your own, from data/base/mdm"),
+        ({"base": "scratch"}, "random weights"),
+        (
+            {"base": "hub", "hub": {"repo": "o/n", "revision": "a" * 40}},
+            "the public checkpoint o/n, commit aaaaaaaaaaaa",
+        ),
+        ({"base": "lit_gpt", "lit_gpt": {"weights": {"path": "x.safetensors"}}}, "of your own, from x.safetensors"),
+        ({"base": "lit_gpt", "lit_gpt": {"weights": {"repo": "nieshen/SMDM"}}}, "that SMDM's authors published"),
+        (
+            {"base": "lit_gpt", "lit_gpt": {"weights": {"repo": "o/n", "file": "f", "revision": "a" * 40}}},
+            "the public checkpoint o/n/f, commit aaaaaaaaaaaa",
+        ),
+    ],
+)
+def test_an_origin_is_told_only_where_it_is_known(root, tmp_path, model, said):
+    """A folder is not what ships because of its name."""
+    (tmp_path / "checksums.json").write_text(json.dumps({"model.safetensors": "0" * 64}))
+    assert origins.told(model, tmp_path, root / SHIPPED).endswith(said)
 
 
 def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):
@@ -290,7 +349,7 @@ def test_pins_are_asked_of_the_hub_and_a_hash_that_is_there_stays(hub):
                 }
             },
             "ar": {"lit_gpt": {"weights": {**source, "file": "large.safetensors", "sha256": "a" * 64}}},
-            "tiny": {"base": "bundled"},
+            "tiny": {"base": "folder"},
         }
     }
     found = pins.overlay(study, **hub)["models"]

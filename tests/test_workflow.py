@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_stops_the_rule_without_a_traceback(checkout, tmp_p
     weights[-100] ^= 1
     (net / "model.safetensors").write_bytes(weights)
     study = tmp_path / "bad.yaml"
-    study.write_text(json.dumps({"study": "bad", "models": {"mdm": {"bundled": str(net)}}}))
+    study.write_text(json.dumps({"study": "bad", "models": {"mdm": {"folder": str(net)}}}))
     done = snakemake(checkout, "results/bad/models/mdm/base", study=str(study))
     assert done.returncode != 0
     assert f"error: {net}/model.safetensors: SHA-256 differs from checksums.json" in done.stderr

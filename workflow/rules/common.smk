@@ -68,7 +68,11 @@ FIRST_SEED = config["seeds"][0]
 TRAINED = expand("{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"])
 FIRST = expand("{model}/seed_{seed}", model=FAMILIES, seed=FIRST_SEED)
 DATA = config["data"]
+# Only on the very set that SMDM was measured on do its values stand beside ours.
+BESIDE_SMDM = DATA["source"] == "berglund" and DATA["berglund"]["verify"]
 DOWNLOADED = "results/downloads/reversal_curse"
+WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
+PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates
 CANVAS = config["sampling"]["canvas"]
 ANSWERED_SPLITS = list(dict.fromkeys([*RECALL_SPLITS, *config["tracing"]["splits"]]))
 PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
@@ -86,15 +90,31 @@ def own_cores(wildcards):
     return 1 if is_causal(wildcards) else CORES
 
 
+def lists(templates):
+    """The word lists and some files of templates, by their names."""
+    made_from = DATA["generated"]
+    words = [f"{made_from['words']}/{name}.txt" for name in WORD_LISTS]
+    return local(words + [f"{made_from['templates']}/{name}.txt" for name in templates])
+
+
+def files_in(*folders):
+    """The files in folders that a user gives: each is an input, since a folder's own time does not change with them."""
+    return local([str(file) for folder in folders for file in sorted(Path(folder).glob("*")) if file.is_file()])
+
+
 def data_source(wildcards):
-    """What a study's data are made from: word lists and templates, a user's folder, or the download."""
+    """What a study's data are made from: word lists and templates, a user's files, or the download."""
     if DATA["source"] == "generated":
-        made_from = DATA["generated"]
-        words = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
-        lists = [f"{made_from['words']}/{name}.txt" for name in words]
-        return local(lists + [f"{made_from['templates']}/{direction}.txt" for direction in ("p2d", "d2p")])
-    given = DATA["berglund"]["folder"]
-    return local(given) if given else f"{DOWNLOADED}/june_version_7921032488"
+        return lists(("p2d", "d2p"))
+    if given := DATA["berglund"]["folder"]:
+        return files_in(given, f"{given}/templates", f"{given}/../templates")
+    return f"{DOWNLOADED}/june_version_7921032488"
+
+
+def own_files(wildcards):
+    """The local files that an SMDM checkpoint is converted from."""
+    sources = config["models"][wildcards.model]["lit_gpt"]
+    return local([sources[part]["path"] for part in ("weights", "tokenizer") if "path" in sources[part]])
 
 
 def models_from(base):

@@ -35,6 +35,7 @@ rule prepare:
     conda:
         "../../envs/reversal.yaml"
     params:
-        **DATA[DATA["source"]],
+        settings=DATA[DATA["source"]],
+        downloaded=f"{DOWNLOADED}/june_version_7921032488",
     script:
         f"../scripts/prepare_{DATA['source']}.py"

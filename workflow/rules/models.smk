@@ -1,20 +1,23 @@
 """Where each model starts, and its fine-tuning on the study's facts."""
 
 
-rule base_bundled:
-    """Start from a tiny base that ships with the project."""
+rule base_folder:
+    """Start from a model in a folder: one that ships with the project, or one's own."""
     input:
-        folder=lambda wildcards: local(config["models"][wildcards.model]["bundled"]),
+        files=lambda wildcards: files_in(config["models"][wildcards.model]["folder"]),
         code=library("base_folder"),
     output:
         directory("<results>/models/{model}/base"),
     log:
         "<results>/logs/base/{model}.log",
     wildcard_constraints:
-        model=models_from("bundled"),
+        model=models_from("folder"),
     localrule: True
     conda:
         "../../envs/reversal.yaml"
+    params:
+        causal=is_causal,
+        folder=lambda wildcards: config["models"][wildcards.model]["folder"],
     script:
         "../scripts/base_folder.py"
 
@@ -42,8 +45,7 @@ rule base_scratch:
 rule base_pretrain:
     """Train a base on biographies of people who are in no study."""
     input:
-        words=local(config["data"]["generated"]["words"]),
-        templates=local(config["data"]["generated"]["templates"]),
+        lists=lists(PRETRAINING),
         # Generated people share the biographies' words; others have words of their own.
         rows="<results>/data/train.jsonl" if DATA["source"] == "berglund" else [],
         code=library("base_pretrain"),
@@ -63,6 +65,8 @@ rule base_pretrain:
         gpu=1,
     params:
         **config["pretraining"],
+        words=DATA["generated"]["words"],
+        templates=DATA["generated"]["templates"],
         causal=is_causal,
         network=config["network"],
     script:
@@ -90,6 +94,7 @@ rule base_hub:
 rule base_lit_gpt:
     """Start from an SMDM checkpoint: a safetensors file with lit-gpt's tensor names."""
     input:
+        files=own_files,
         code=library("base_lit_gpt"),
     output:
         directory("<results>/models/{model}/base"),

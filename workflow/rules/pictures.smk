@@ -32,7 +32,7 @@ def of_kept(run, title, module, like, file):
         sources={
             "table": local(f"paper/reference/{run}/{file}.csv"),
             "about": local(f"paper/reference/{run}/numbers.json"),
-            "smdm": local("paper/table3.csv") if like == "step_scaling" and not told["generated"] else [],
+            "smdm": local("paper/table3.csv") if like == "step_scaling" and told["theirs"] else [],
         },
         params={"models": {model["name"]: model["family"] for model in told["models"]}},
         like=like,
@@ -50,7 +50,7 @@ PEOPLE = {
 }
 RECALL_BY_STEPS = {
     "table": "<results>/tables/step_scaling.csv",
-    "smdm": local("paper/table3.csv") if DATA["source"] == "berglund" else [],
+    "smdm": local("paper/table3.csv") if BESIDE_SMDM else [],
 }
 HISTORIES = {"history": expand("<results>/models/{trained}.training.csv", trained=TRAINED)}
 TRACES = {"traces": expand("<results>/traces/{trained}", trained=FIRST)}

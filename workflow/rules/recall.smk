@@ -44,7 +44,7 @@ rule score:
     params:
         **STATISTICS,
         trained=TRAINED,
-        beside_smdm=DATA["source"] == "berglund",
+        beside_smdm=BESIDE_SMDM,
         diffusion=DIFFUSION,
         autoregressive=AUTOREGRESSIVE,
     script:
@@ -102,9 +102,9 @@ rule probe:
         base="<results>/models/{model}/base",
         tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=FIRST_SEED),
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
-        words=local(config["data"]["generated"]["words"]),
-        templates=local(config["data"]["generated"]["templates"]),
-        prompts=local(config["probe"]["file"] or []),
+        lists=lists(PRETRAINING),
+        shipped=local("data/base/shipped.json"),
+        prompts=local(config["probe"]["file"] or "data/prompts/general.txt"),
         code=library("probe"),
     output:
         "<results>/probe/{model}.csv",
@@ -116,7 +116,13 @@ rule probe:
         gpu=1,
     params:
         canvas=CANVAS,
-        pretraining=config["pretraining"],
+        # What a base was pretrained on is known where it was made from these lists, here or before it was shipped.
+        pretrained_here=lambda wildcards: config["models"][wildcards.model]["base"] == "pretrain",
+        given=config["probe"]["file"] is not None,
+        people=config["pretraining"]["people"],
+        seed=config["pretraining"]["seed"],
+        words=DATA["generated"]["words"],
+        templates=DATA["generated"]["templates"],
         prompts=config["probe"]["prompts"],
         top=config["probe"]["top"],
     script:

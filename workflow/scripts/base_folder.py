@@ -4,4 +4,4 @@ from reversal.common import jobs
 from reversal.models import folders
 
 with jobs.job(snakemake):
-    folders.copy(snakemake.input.folder, snakemake.output[0])
+    folders.copy(snakemake.params.folder, snakemake.output[0], causal=snakemake.params.causal)

@@ -8,7 +8,7 @@ with jobs.job(snakemake) as job:
     pretrain(
         output.model,
         output.history,
-        Biographies(given.words, given.templates, params.people, params.rows, params.seed),
+        Biographies(params.words, params.templates, params.people, params.rows, params.seed),
         causal=params.causal,
         shape=params.network,
         recipe=params.recipe,

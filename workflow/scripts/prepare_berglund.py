@@ -1,10 +1,10 @@
-"""Write one table of a study's data: Berglund et al.'s set."""
+"""Write one table of a study's data: Berglund et al.'s set, or one laid out like it."""
 
 from reversal.common import jobs
 from reversal.data import berglund, facts
 
 with jobs.job(snakemake):
-    people, train, splits = berglund.read(
-        snakemake.input.source, seed=snakemake.params.seed, verify=snakemake.params.verify
-    )
+    settings = dict(snakemake.params.settings)
+    folder = settings.pop("folder") or snakemake.params.downloaded
+    people, train, splits = berglund.read(folder, **settings)
     facts.write({"facts": people, "train": train, **splits}[snakemake.wildcards.table], snakemake.output[0])

@@ -1,31 +1,29 @@
-"""Probe a base with what it was pretrained on, and the fine-tuned model with the study's facts."""
+"""Probe a base with what it was pretrained on, or with general facts, and the fine-tuned model with the study's."""
 
 import pandas as pd
 
 from reversal.common import files, jobs
 from reversal.data import facts
-from reversal.models import network
+from reversal.models import network, origins
 from reversal.recall import first_tokens
 
-with jobs.job(snakemake):
+with jobs.job(snakemake) as job:
     given, params = snakemake.input, snakemake.params
-    show = {"top": params.top, "canvas": params.canvas}
-    if given.prompts:
-        known = first_tokens.given_prompts(given.prompts, params.prompts)
+    read = params.pretrained_here or origins.read_in_pretraining(given.base, given.lists, given.shipped)
+    if read and not params.given:
+        about, drawn = "pretraining", {"people": params.people, "seed": params.seed, "count": params.prompts}
+        known = first_tokens.pretraining_prompts(params.words, params.templates, **drawn)
     else:
-        known = first_tokens.pretraining_prompts(
-            given.words,
-            given.templates,
-            people=params.pretraining["people"],
-            seed=params.pretraining["seed"],
-            count=params.prompts,
-        )
+        about, known = "general", first_tokens.given_prompts(given.prompts, params.prompts)
+    job.say(f"the base is asked about {about} facts")
     rows = [row for file in given.rows for row in facts.read(file)]
     asked = [(row.prompt, row.answer_text) for row in rows[:: max(1, len(rows) // params.prompts)]][: params.prompts]
     tables = []
-    for stage, folder, prompts in (("pretrained", given.base, known), ("fine-tuned", given.tuned[0], asked)):
+    stages = (("pretrained", given.base, known, about), ("fine-tuned", given.tuned[0], asked, "study"))
+    for stage, folder, prompts, what in stages:
         net, tokenizer = network.load(folder)
-        tables.append(first_tokens.table(net, tokenizer, prompts, stage=stage, **show))
+        table = first_tokens.table(net, tokenizer, prompts, stage=stage, top=params.top, canvas=params.canvas)
+        tables.append(table.assign(about=what))
     table = pd.concat(tables)
     table.insert(0, "model", snakemake.wildcards.model)
     files.write_table(table, snakemake.output[0])

@@ -36,9 +36,18 @@ def whole(path):
         raise
 
 
-def copy(path, output):
-    """Copy the model in one folder to another, its checksums compared."""
+def copy(path, output, *, causal):
+    """Copy the model in one folder to another, its checksums compared; one of the other family is refused."""
     verify(path)
+    if not (Path(path) / "tokenizer.json").is_file():
+        raise ModelError(f"{path}: no tokenizer.json; a base needs its tokenizer")
+    masks = read_json(Path(path) / "config.json").get("mask_token_id") is not None
+    if causal == masks:
+        family = "a diffusion model's" if masks else "an autoregressive model's"
+        wanted = "autoregressive" if causal else "diffusion"
+        raise ModelError(
+            f"{path}/config.json is {family}, by its mask_token_id; the configuration's family is {wanted}"
+        )
     with whole(output) as draft:
         for file in Path(path).iterdir():
             if file.is_file() and file.name != CHECKSUMS:

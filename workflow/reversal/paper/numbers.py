@@ -15,8 +15,6 @@ from ..figures.read import begins
 from . import numbers_memory, numbers_tracing
 from .findings import difference, finding, judged, over_seeds
 
-OWN_BASES = ("bundled", "pretrain")  # pretrained on generated biographies
-
 
 def compute(sources):
     """{dotted name: {"value", "source"}}, sorted as the sections are; a source is the files a number comes from."""
@@ -75,6 +73,8 @@ def study(sources):
     return {
         "name": config["study"],
         "generated": config["data"]["source"] == "generated",
+        "theirs": config["data"]["source"] == "berglund" and config["data"]["berglund"]["verify"],
+        "folder": config["data"]["berglund"]["folder"],
         "people": len(sources.facts),
         "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
         "train_rows": len(rows["train"]),
@@ -82,7 +82,13 @@ def study(sources):
         "test_templates": len({row["template"] for row in rows["p2d_same"]}),
         "example": _example(sources),
         "models": [
-            {"name": name, "label": label, "family": sources.families[name], "base": config["models"][name]["base"]}
+            {
+                "name": name,
+                "label": label,
+                "family": sources.families[name],
+                "base": config["models"][name]["base"],
+                "origin": sources.origins[name],
+            }
             for name, label in sources.labels.items()
         ],
         "labels": sources.labels,
@@ -221,16 +227,10 @@ def likelihood(sources):
 
 
 def probe(sources):
-    """The first token: how sure, and how often the answer's own; and what the base was asked `about`.
-
-    That is facts of its "pretraining", what the configuration's file has ("given"), or people who are "unread".
-    """
+    """The first token: how sure, and how often the answer's own; and what the base was asked `about`."""
     table = sources.tables["probe"]
-    given = sources.config["probe"]["file"] is not None
-    found = {
-        name: {"about": "given" if given else "pretraining" if model["base"] in OWN_BASES else "unread"}
-        for name, model in sources.config["models"].items()
-    }
+    before = table[table.stage == "pretrained"].groupby("model").about.first()
+    found = {name: {"about": before[name]} for name in sources.config["models"]}
     for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
         best = rows[rows["rank"] == 1]
         asked = best[best.answer.notna()]

@@ -9,6 +9,7 @@ import pandas as pd
 import safetensors
 
 from ..figures.read import table
+from ..models import origins
 from ..models.families import FAMILIES
 
 
@@ -23,6 +24,7 @@ class Sources(NamedTuple):
     facts: list
     rows: dict  # {"train" or split: rows}
     published: pd.DataFrame  # the published recall
+    origins: dict  # {model: where it starts, in words}
     kept: list  # of other runs, kept with the paper: their numbers, and how they were "made"
 
     @property
@@ -46,11 +48,11 @@ def labels(families):
     return {name: FAMILIES[family].short if kinds.count(family) == 1 else name for name, family in families.items()}
 
 
-def read(config, *, tables, models, histories, completions, data, published, kept=()):
+def read(config, *, tables, models, bases, shipped, histories, completions, data, published, kept=()):
     """The `Sources` from files.
 
-    `tables`, `models` (folders) and `data` are paths by name; `histories` and `completions` by (model, seed); `kept`
-    folders.
+    `tables`, `models` and their `bases` (folders) and `data` are paths by name; `histories` and `completions` by
+    (model, seed); `kept` folders; `shipped` the file that tells the models that ship.
     """
     return Sources(
         config=config,
@@ -61,6 +63,7 @@ def read(config, *, tables, models, histories, completions, data, published, kep
         facts=lines(data["facts"]),
         rows={name: lines(path) for name, path in data.items() if name != "facts"},
         published=table(published),
+        origins={name: origins.told(config["models"][name], folder, shipped) for name, folder in bases.items()},
         kept=[run(folder) for folder in kept],
     )
 

@@ -58,7 +58,7 @@ def models(numbers):
     names = [model["name"] for model in numbers["study"]["models"]]
     shapes = [numbers["networks"][name] for name in names]
     rows = [["Family", *(FAMILIES[model["family"]].name for model in numbers["study"]["models"])]]
-    rows += [["Base", *(model["base"].replace("_", "-") for model in numbers["study"]["models"])]]
+    rows += [["Base", *(model["origin"] for model in numbers["study"]["models"])]]
     rows += [["Architecture", *(shape["architecture"].capitalize() for shape in shapes)]]
     for label, key in (
         ("Attention", "attention"),
@@ -106,7 +106,7 @@ def recall_by_question(numbers):
 
 
 def _recall(numbers, splits, groups, source):
-    known = not numbers["study"]["generated"] and numbers["study"]["mdm"]
+    known = numbers["study"]["theirs"] and numbers["study"]["mdm"]
     published = numbers["published"]["recall"] if known else None
     wide = 1 if published is None else 2
     about = numbers["study"]["splits"]

@@ -16,6 +16,8 @@ def numbers_file(given, output, *, config, trained):
         config,
         tables=_by_stem(given.tables),
         models={_model(path): path for path in given.models},
+        bases={_model(path): path for path in given.bases},
+        shipped=given.shipped,
         histories=dict(zip(names, given.histories, strict=True)),
         completions=dict(zip(names, given.completions, strict=True)),
         data=_by_stem(given.data),
