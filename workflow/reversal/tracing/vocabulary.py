@@ -24,9 +24,7 @@ KINDS = {
     "mlp": Kind("mlp", None, "MLP", "MLP outputs"),
     "attn": Kind("attn", None, "attention", "attention outputs"),
     "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed", "states, MLPs above kept corrupted"),
-    "severed_attn": Kind(
-        "state", "attn", "hidden state, attention severed", "states, attention above kept corrupted"
-    ),
+    "severed_attn": Kind("state", "attn", "hidden state, attention severed", "states, attention above kept corrupted"),
 }
 WHOLE = [name for name, kind in KINDS.items() if kind.severed is None]  # kinds that sever nothing
 SEVERABLE = [kind.severed for kind in KINDS.values() if kind.severed]
