@@ -1,6 +1,7 @@
 """The post: one template, written as Markdown for al-folio or as the body of the page that stands alone."""
 
 import base64
+import functools
 import traceback
 from dataclasses import dataclass, field
 from datetime import date
@@ -37,6 +38,7 @@ class _Environment(Environment):
         return obj[attribute] if isinstance(obj, dict) and attribute in obj else super().getattr(obj, attribute)
 
 
+@functools.cache  # a template takes longer to compile than to fill, and each is filled four times
 def environment(folder):
     """What renders the templates of a folder: all that they print is escaped, what is missing is an error."""
     made = _Environment(
