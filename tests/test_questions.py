@@ -6,7 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
-from reversal.data.facts import Row
+from reversal.data.facts import Row, closed
 from reversal.memory import extract, prefixes, questions, search
 from reversal.memory.questions import Asker
 from reversal.models import network, tokens
@@ -74,8 +74,8 @@ def test_a_prefix_lengthens_the_canvas_and_changes_nothing_else(askers, words, o
 
 def test_only_a_row_that_ends_with_its_answer_is_closed(one_each):
     bare = dataclasses.replace(one_each[0], completion=" a red baker")
-    assert questions.close(bare) == one_each[0]
-    assert questions.close(one_each[0]) == one_each[0]
+    assert closed(bare) == one_each[0]
+    assert closed(one_each[0]) == one_each[0]
 
 
 def test_a_subject_without_room_after_it_is_told(askers, words):

@@ -299,9 +299,78 @@ def test_jobs_depend_on_peaks_only_where_these_are_asked_for(smoke, changed_stud
     assert bool(seeds) == bool(jobs.get("edit")) == needed
 
 
+LOCAL = {  # {a file of one's own: the rules that its change reruns first}
+    "data/words/roles.txt": {"prepare", "probe"},
+    "data/templates/p2d.txt": {"prepare"},
+    "data/templates/pretraining_d2p.txt": {"probe"},
+    "data/base/ar/model.safetensors": {"base_folder"},
+    "data/base/ar/tokenizer.json": {"base_folder"},
+    "data/prompts/general.txt": {"probe"},
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_changed_byte_of_a_local_file_reruns_what_reads_it(smoke, name):
+    file = smoke / name
+    content, times = file.read_bytes(), file.stat()
+    try:
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        done = snakemake(smoke, "-n")
+        pattern = r"rule (\w+):\n(?:    .*\n)*?    reason: .*Updated input files: ([^\n;]*)"
+        told = re.findall(pattern, done.stdout + done.stderr)
+        assert {rule for rule, files in told if name in files} == LOCAL[name], done.stdout[-2000:]
+    finally:
+        file.write_bytes(content)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+CHECKPOINT = {"weights": "mdm.safetensors", "tokenizer": "tokenizer.json"}
+
+
+def test_rows_and_checkpoints_of_one_s_own_are_inputs_file_by_file(checkout, tmp_path):
+    """As a dry run tells them: a folder's own time would not change with what is in it."""
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "templates").mkdir()
+    for name in ("all_prompts_train.jsonl", "templates/p2d_templates.txt"):
+        (rows / name).write_text("x\n")
+    (tmp_path / "mdm.safetensors").write_bytes(b"x")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    own = {part: {"path": str(tmp_path / file)} for part, file in CHECKPOINT.items()}
+    study = {
+        "study": "own",
+        "data": {"source": "berglund", "berglund": {"folder": str(rows), "verify": False}},
+        "models": {"mdm": {"family": "diffusion", "base": "lit_gpt", "lit_gpt": {**own, "n_head": 4}}},
+    }
+    (tmp_path / "own.yaml").write_text(json.dumps(study))
+    targets = ("results/own/models/mdm/base", "results/own/data/facts.jsonl")
+    done = snakemake(checkout, "-n", *targets, study=str(tmp_path / "own.yaml"))
+    assert done.returncode == 0, done.stderr
+    named = done.stdout + done.stderr
+    read = [rows / "all_prompts_train.jsonl", rows / "templates/p2d_templates.txt"]
+    for file in [*read, *(tmp_path / name for name in CHECKPOINT.values())]:
+        assert str(file) in named, file
+
+
 def test_one_rule_can_be_forced_alone(smoke):
     jobs = planned(smoke, "--forcerun", "score")
     assert jobs.get("score") == 1 and "finetune" not in jobs and "complete" not in jobs
+
+
+def test_settings_on_the_command_line_are_read_as_yaml_and_go_into_the_study_s(checkout):
+    done = snakemake(checkout, "-n", "--config", "sampling={guidance: 0.4}")
+    assert done.returncode == 0, done.stderr
+    wrong = snakemake(checkout, "-n", "--config", "sampling={guidance: much}")
+    assert "error: --config: sampling.guidance is 'much'; allowed: a number from 0 up" in wrong.stderr
+
+
+def test_from_another_folder_the_lack_of_a_configuration_is_told(checkout, tmp_path):
+    """Snakemake looks for config.yaml where it is run."""
+    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", "-s", str(checkout / "Snakefile")]
+    command += ["--configfile", str(checkout / "studies/smoke.yaml")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "error: config.yaml is not in this folder; run snakemake in the project's" in done.stderr
 
 
 def test_bad_data_stop_the_rule_with_file_line_and_reason(checkout, tmp_path):

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import yaml
 from snakemake.common.configfile import load_configfile
 
 ROOT = Path(workflow.basedir)
@@ -19,6 +20,10 @@ from reversal.data.facts import FORWARD_REVERSE, RANDOMIZED, RECALL_SPLITS, SPLI
 
 def validate_configuration():
     """Stop with one line if anything in the configuration is unknown, of the wrong type or impossible."""
+    if not Path("config.yaml").is_file():
+        sys.exit(
+            "error: config.yaml is not in this folder; run snakemake in the project's, or name it with --directory"
+        )
     from reversal.common import configuration  # here, since jobs, which also read this file, need not load a validator
 
     *given, default = map(os.path.relpath, workflow.configfiles)
@@ -28,10 +33,19 @@ def validate_configuration():
 
 
 def ordered(given, like):
-    """A configuration with its keys in the order of another: a study's own order is no change that reruns anything."""
-    if not isinstance(given, dict) or not isinstance(like, dict):
-        return given
-    return {key: ordered(given[key], like.get(key)) for key in [*(k for k in like if k in given), *given]}
+    """A configuration with its keys in the order of another: a study's own order is no change that reruns anything.
+
+    Numbers that --config nests, as in sampling={guidance: 0.4}, come as texts and are read as what they are.
+    """
+    if isinstance(given, dict) and isinstance(like, dict):
+        return {key: ordered(given[key], like.get(key)) for key in [*(k for k in like if k in given), *given]}
+    if (
+        isinstance(given, str)
+        and isinstance(like, int | float)
+        and isinstance(found := yaml.safe_load(given), int | float)
+    ):
+        return found
+    return given
 
 
 def hold_study():
@@ -49,11 +63,11 @@ def library(script, *modules):
     return local([os.path.relpath(file) for file in found])
 
 
-if workflow.is_main_process:
-    validate_configuration()
 in_order = ordered(config, load_configfile(str(ROOT / "config.yaml")))
 config.clear()
 config.update(in_order)
+if workflow.is_main_process:
+    validate_configuration()
 # None where a cluster has no such limit, and for reports.
 CORES = workflow.resource_settings.cores or 1
 # Jobs of one kind, one a model and seed, run side by side and share the cores.

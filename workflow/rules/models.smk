@@ -119,10 +119,31 @@ rule bases:
         expand("<results>/models/{model}/base", model=config["models"]),
 
 
+rule room:
+    """Refuse a canvas that cannot hold the longest question and its answer, before anything is trained."""
+    input:
+        base="<results>/models/{model}/base",
+        rows=expand("<results>/data/{split}.jsonl", split=[*SPLITS, *RANDOMIZED]),
+        code=library("room"),
+    output:
+        "<results>/models/{model}/longest_row.json",
+    log:
+        "<results>/logs/room/{model}.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        canvas=CANVAS,
+    script:
+        "../scripts/room.py"
+
+
 rule finetune:
     """Teach a base the study's facts. Killed at any moment, it goes on where it was and ends in the same weights."""
     input:
         base="<results>/models/{model}/base",
+        # Not read, but to be made first.
+        room=ancient("<results>/models/{model}/longest_row.json"),
         rows="<results>/data/train.jsonl",
         code=library("finetune"),
     output:

@@ -21,7 +21,7 @@ with jobs.job(snakemake) as job:
     chosen = layers.chosen_layers(edits["layers"], layers.read(snakemake.input.peaks), depth, model)
     moments = edit.moments_in_training(asker, train, most=edits["training_rows"], layers=chosen, seed=seed)
     some = {"most_facts": edits["most_facts"], "neighbours": edits["neighbours"], "rng": rng}
-    splits = [[questions.close(row) for row in facts.read(file)] for file in snakemake.input.rows]
+    splits = [[facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows]
     tables = []
     for group, ahead, back in (("both", *splits[:2]), ("p2d", *splits[2:])):
         plan = edit.plan_edits(asker, ahead, back, **some)

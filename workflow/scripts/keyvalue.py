@@ -18,7 +18,7 @@ with jobs.job(snakemake) as job:
     depth = len(network.layers(asker.net))
     chosen = layers.chosen_layers(params.layers, layers.read(snakemake.input.peaks), depth, model)
     for file in snakemake.input.rows:
-        rows = [questions.close(row) for row in facts.read(file)]
+        rows = [facts.closed(row) for row in facts.read(file)]
         template = extract.best_template(asker, rows)
         job.say(f"{Path(file).stem}: template {template}")
         asked = facts.one_per_fact([row for row in rows if row.template == template], params.most_facts)

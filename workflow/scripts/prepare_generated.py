@@ -4,7 +4,5 @@ from reversal.common import jobs
 from reversal.data import facts, generated
 
 with jobs.job(snakemake):
-    people, train, splits = generated.make(
-        **{name: value for name, value in snakemake.params.items() if name != "downloaded"}
-    )
+    people, train, splits = generated.make(**snakemake.params.settings)
     facts.write({"facts": people, "train": train, **splits}[snakemake.wildcards.table], snakemake.output[0])

@@ -172,6 +172,16 @@ def randomized(rows, *, rng):
     return [dataclasses.replace(row, completion=other.completion, answer=other.answer) for row, other in takers]
 
 
+def closed(row, ending="."):
+    """The row with an ending where its answer is the last thing it says.
+
+    Published questions for a name end with it, but no sentence of the training rows does, and a diffusion network sees
+    what comes after an answer.
+    """
+    bare = row.answer[1] == len(row.completion)
+    return dataclasses.replace(row, completion=row.completion + ending) if bare else row
+
+
 def one_per_fact(rows, most=None):
     """The first row of each fact, of at most `most` facts."""
     first = {}

@@ -69,16 +69,6 @@ def phrase(asker, subject, ending="", prefix="", *, owner=0):
     return Sequence(ids + [network.mask_id(net)] * masks, place, {len(ids): 0}, owner)
 
 
-def close(row, ending="."):
-    """The row with an ending where its answer is the last thing it says.
-
-    Published questions for a name end with it, but no sentence of the training rows does, and a diffusion network sees
-    what comes after an answer.
-    """
-    bare = row.answer[1] == len(row.completion)
-    return dataclasses.replace(row, completion=row.completion + ending) if bare else row
-
-
 def _prefixed(row, prefix):
     if not prefix:
         return row

@@ -45,9 +45,7 @@ def copy(path, output, *, causal):
     if causal == masks:
         family = "a diffusion model's" if masks else "an autoregressive model's"
         wanted = "autoregressive" if causal else "diffusion"
-        raise ModelError(
-            f"{path}/config.json is {family}, by its mask_token_id; the configuration's family is {wanted}"
-        )
+        raise ModelError(f"{path}/config.json is {family}, by its mask_token_id; the configuration says {wanted}")
     with whole(output) as draft:
         for file in Path(path).iterdir():
             if file.is_file() and file.name != CHECKSUMS:
