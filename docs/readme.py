@@ -104,6 +104,12 @@ def findings():
     return "\n\n".join([about, "\n".join([HEAD, *lines]), *remarks])
 
 
+def picture():
+    """The figure of recall, with what it shows in words."""
+    words = (RESULTS / "default/figures/step_scaling.txt").read_text(encoding="utf-8").strip()
+    return f"![{words}](docs/recall.png)"
+
+
 def expenses():
     """The page about time and memory: of the default study, and of the runs kept with the paper."""
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
@@ -123,6 +129,9 @@ def between(readme, name, content):
 
 if __name__ == "__main__":
     file = ROOT / "README.md"
-    file.write_text(between(file.read_text(encoding="utf-8"), "results", findings()), encoding="utf-8")
+    readme = file.read_text(encoding="utf-8")
+    for name, tell in (("picture", picture), ("results", findings)):
+        readme = between(readme, name, tell())
+    file.write_text(readme, encoding="utf-8")
     (ROOT / "docs/costs.md").write_text(expenses(), encoding="utf-8")
     shutil.copyfile(RESULTS / "default/figures/step_scaling.png", ROOT / "docs/recall.png")
