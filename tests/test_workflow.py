@@ -56,11 +56,11 @@ def test_tables_figures_and_post_are_made_without_a_network(root):
 
 
 def test_a_dry_run_takes_seconds(checkout):
-    """5 s are promised on a quiet machine; processor time does not count the neighbours'."""
+    """3 s are promised on a quiet machine; processor time does not count the neighbours'."""
     before = os.times()
     assert snakemake(checkout, "-n", study="config.yaml").returncode == 0
     after = os.times()
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 5
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 4
 
 
 def test_results_can_live_in_a_bucket(checkout, tmp_path):
