@@ -61,6 +61,7 @@ def test_a_folder_that_can_be_no_base_of_this_family_is_refused(root, tmp_path, 
     shutil.copytree(root / "data/base/mdm", tmp_path / "net")
     if "without" in change:
         (tmp_path / "net" / change["without"]).unlink()
+        (tmp_path / "net/checksums.json").unlink()
     with pytest.raises(UserError, match=message):
         folders.copy(tmp_path / "net", tmp_path / "base", causal=change.get("causal", False))
 

@@ -126,7 +126,7 @@ def test_an_unknown_interval_allows_no_verdict():
         ({"answered": False}, "recalls neither clearly more nor clearly fewer of the names and descriptions"),
         ({"models": ["mdm"]}, "There is no model of the other family"),
         ({"models": ["ar"]}, "There is no model of the other family"),
-        ({"source": "published"}, "recalls clearly more of the names and descriptions than the autoregressive model"),
+        ({"source": "berglund"}, "recalls clearly more of the names and descriptions than the autoregressive model"),
     ],
 )
 def test_the_sentences_follow_the_numbers(tmp_path, options, says):
@@ -342,7 +342,7 @@ def test_both_conventions_have_the_same_numbers_for_each_test_file(html):
 
 
 def test_published_values_stand_beside_ours_where_the_data_are_the_published_ones(tmp_path):
-    given = make(tmp_path, source="published")
+    given = make(tmp_path, source="berglund")
     given.sources.published = str(tmp_path / "published.csv")
     (tmp_path / "published.csv").write_text("steps,d2p_same,d2p_reverse,p2d_same,p2d_reverse\n4,91.3,0,2.5,40.25\n")
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
@@ -440,3 +440,15 @@ def test_the_fingerprint_tells_configurations_apart():
 )
 def test_sizes_are_told_roughly_in_words(value, words):
     assert phrases.rounded(value) == words
+
+
+def test_rows_and_models_of_one_s_own_are_not_told_as_another_s(tmp_path):
+    given = make(tmp_path, source="berglund")
+    given.config["data"]["berglund"] |= {"folder": "my/rows", "verify": False}
+    given.config["models"]["ar"]["folder"] = "my/gpt2"
+    (tmp_path / "models/ar/base/checksums.json").write_text(json.dumps({"model.safetensors": "0" * 64}))
+    text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
+    assert "The set is your own, from my&#47;rows, laid out like theirs." in text
+    assert "it starts from a model of your own, from my&#47;gpt2." in text
+    assert "it starts from a tiny base that ships with the project" in text  # the other model's weights do ship
+    assert "The set is theirs" not in text and "those of Berglund et al." not in text

@@ -83,7 +83,7 @@ TRAINED = expand("{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"])
 FIRST = expand("{model}/seed_{seed}", model=FAMILIES, seed=FIRST_SEED)
 DATA = config["data"]
 # Only on the very set that SMDM was measured on do its values stand beside ours.
-BESIDE_SMDM = DATA["source"] == "berglund" and DATA["berglund"]["verify"]
+BESIDE_SMDM = DATA["source"] == "berglund" and (DATA["berglund"]["verify"] or not DATA["berglund"]["folder"])
 DOWNLOADED = "results/downloads/reversal_curse"
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates

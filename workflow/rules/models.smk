@@ -65,8 +65,8 @@ rule base_pretrain:
         gpu=1,
     params:
         **config["pretraining"],
-        words=DATA["generated"]["words"],
-        templates=DATA["generated"]["templates"],
+        words=lambda wildcards, input: str(Path(input.lists[0]).parent),
+        templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
         causal=is_causal,
         network=config["network"],
     script:

@@ -121,8 +121,8 @@ rule probe:
         given=config["probe"]["file"] is not None,
         people=config["pretraining"]["people"],
         seed=config["pretraining"]["seed"],
-        words=DATA["generated"]["words"],
-        templates=DATA["generated"]["templates"],
+        words=lambda wildcards, input: str(Path(input.lists[0]).parent),
+        templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
         prompts=config["probe"]["prompts"],
         top=config["probe"]["top"],
     script:

@@ -73,7 +73,7 @@ def study(sources):
     return {
         "name": config["study"],
         "generated": config["data"]["source"] == "generated",
-        "theirs": config["data"]["source"] == "berglund" and config["data"]["berglund"]["verify"],
+        "theirs": sources.theirs,
         "folder": config["data"]["berglund"]["folder"],
         "people": len(sources.facts),
         "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},

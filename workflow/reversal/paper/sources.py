@@ -37,6 +37,12 @@ class Sources(NamedTuple):
         """{model: what the text calls it}: its family where that is enough."""
         return labels(self.families)
 
+    @property
+    def theirs(self):
+        """Whether the people are those of Berglund et al.: downloaded, or a folder whose files were verified."""
+        own = self.config["data"]["berglund"]
+        return self.config["data"]["source"] == "berglund" and (own["verify"] or own["folder"] is None)
+
     def first(self, family):
         """The first model of a family, or None."""
         return next((name for name, kind in self.families.items() if kind == family), None)
