@@ -19,7 +19,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $@
 
 test: env
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: env
 	$(BIN)/ruff check .

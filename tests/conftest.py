@@ -15,11 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"), os.getenv("PYTHONPATH")]))
 
 
-def pytest_collection_modifyitems(items):
-    """Whole studies first: they wait now and then, and the short tests fill the gaps."""
-    items.sort(key=lambda item: item.path.stem not in ("test_workflow", "test_slurm"))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Tests run side by side; more threads would only wait for each other."""
