@@ -1,6 +1,7 @@
 """Tiny networks of both families that were trained, in seconds, to know eight people; for tests."""
 
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.data.facts import Row
 from reversal.memory import questions
@@ -72,3 +73,12 @@ def network(words, *, causal, steps=0):
 def untouched(net):
     """Whether no hook is left on a network, and no block's work is replaced."""
     return not any(module._forward_hooks or "forward" in vars(module) for module in net.modules())
+
+
+def another_make(words):
+    """A random network that is no Llama."""
+    shape = GPT2Config(
+        vocab_size=len(words), n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(shape).eval()

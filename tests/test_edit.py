@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import remembering
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.memory import edit, extract, questions
 from reversal.memory.questions import Asker
@@ -25,9 +24,7 @@ def words():
 @pytest.fixture(scope="module")
 def networks(words):
     """Both families, and a network whose down-projection is transposed and has a bias."""
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
-    torch.manual_seed(0)
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=len(words), bos_token_id=0, eos_token_id=0, **sizes)).eval()
+    gpt2 = remembering.another_make(words)
     torch.nn.init.normal_(network.down_projection(network.layers(gpt2)[LAYER]).bias)
     return {
         "mdm": remembering.network(words, causal=False, steps=80),

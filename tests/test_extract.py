@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 import remembering
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
 from reversal.memory import extract as extraction
@@ -26,16 +25,12 @@ def words():
 @pytest.fixture(scope="module")
 def networks(words):
     """Both families before they learned anything, both after, and a network of another make."""
-    shape = GPT2Config(
-        vocab_size=len(words), n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
-    )
-    torch.manual_seed(0)
     return {
         "mdm": remembering.network(words, causal=False),
         "ar": remembering.network(words, causal=True),
         "trained mdm": remembering.network(words, causal=False, steps=80),
         "trained ar": remembering.network(words, causal=True, steps=40),
-        "gpt2": GPT2LMHeadModel(shape).eval(),
+        "gpt2": remembering.another_make(words),
     }
 
 

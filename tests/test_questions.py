@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 import remembering
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
 from reversal.data.facts import Row, closed
@@ -24,14 +23,10 @@ def words():
 @pytest.fixture(scope="module")
 def askers(words):
     """Both families and a network of another make, none of which learned anything."""
-    shape = GPT2Config(
-        vocab_size=len(words), n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
-    )
-    torch.manual_seed(0)
     networks = {
         "mdm": remembering.network(words, causal=False),
         "ar": remembering.network(words, causal=True),
-        "gpt2": GPT2LMHeadModel(shape).eval(),
+        "gpt2": remembering.another_make(words),
     }
     return {name: Asker(net, words, CANVAS) for name, net in networks.items()}
 

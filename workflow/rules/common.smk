@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import yaml
-from snakemake.common.configfile import load_configfile
 
 ROOT = Path(workflow.basedir)
 LIBRARY = str(ROOT / "workflow")
@@ -63,7 +62,9 @@ def library(script, *modules):
     return local([os.path.relpath(file) for file in found])
 
 
-in_order = ordered(config, load_configfile(str(ROOT / "config.yaml")))
+# Every job reads this file: libyaml's loader is twenty times as fast as the one in Python.
+DEFAULT = yaml.load((ROOT / "config.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+in_order = ordered(config, DEFAULT)
 config.clear()
 config.update(in_order)
 if workflow.is_main_process:

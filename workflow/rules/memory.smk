@@ -101,7 +101,5 @@ rule edits_table:
     localrule: True
     conda:
         "../../envs/reversal.yaml"
-    params:
-        trained=TRAINED,
     script:
         "../scripts/edits_table.py"

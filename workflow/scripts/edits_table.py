@@ -8,5 +8,5 @@ from reversal.memory import tables as memory_tables
 
 with jobs.job(snakemake):
     tables = [pd.read_csv(file) for file in snakemake.input.edits]
-    peaks = [layers.read(file) for file in snakemake.input.peaks] or [{}] * len(tables)
+    peaks = [layers.read(file) for file in snakemake.input.peaks]
     files.write_table(memory_tables.join_edits(tables, peaks), snakemake.output[0])

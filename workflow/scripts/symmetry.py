@@ -8,7 +8,7 @@ from reversal.memory import tables as memory_tables
 with jobs.job(snakemake) as job:
     params, given = dict(snakemake.params), snakemake.input
     staged, pairs = params.pop("staged"), params.pop("pairs")
-    peaks = [layers.read(file) for file in given.peaks] or [{}] * len(staged)
+    peaks = [layers.read(file) for file in given.peaks]
     tables = memory_tables.compare(
         dict(zip(staged, given.extractions, strict=True)),
         pairs=pairs,
