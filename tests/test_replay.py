@@ -67,7 +67,7 @@ def test_a_step_that_memory_cannot_record_is_not_taken_and_nothing_of_it_is_left
 
 
 @on_a_gpu
-@pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16)])
+@pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16), (False, (12, 24))])
 def test_recorded_steps_train_as_plain_ones_do(causal, width):
     expected = loop.fit(fresh(causal), ROWS, recipe(width=width))
     found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True))

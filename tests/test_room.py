@@ -29,11 +29,11 @@ def test_the_longest_row_is_the_one_with_most_tokens_its_full_stop_counted(files
 def test_a_canvas_holds_the_longest_row_or_the_number_to_set_is_told(files, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     most = room.longest(tmp_path / "tokenizer.json", files).tokens
-    assert room.require(tmp_path, files, most).tokens == most
-    with pytest.raises(UserError, match=rf"have {most} tokens.*sampling.canvas is {most - 1}: set it to {most} or"):
-        room.require(tmp_path, files, most - 1)
+    assert room.require(tmp_path, files, most, model="mdm").tokens == most
+    with pytest.raises(UserError, match=rf"canvas of mdm has {most - 1}: .* models.mdm.canvas .* to {most} or"):
+        room.require(tmp_path, files, most - 1, model="mdm")
 
 
 def test_no_rows_need_no_room(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
-    assert room.require(tmp_path, [], 1).tokens == 0
+    assert room.require(tmp_path, [], 1, model="mdm").tokens == 0

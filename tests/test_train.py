@@ -114,6 +114,31 @@ def test_padding_is_end_tokens_of_which_one_is_real():
     assert real.sum(1).tolist() == [4, 2]
 
 
+def test_a_width_is_a_number_or_drawn_from_a_range_each_half_as_often_as_the_one_before():
+    assert {loop.drawn_width(22, seed=1, step=step) for step in range(20)} == {22}
+    drawn = [loop.drawn_width((20, 40), seed=1, step=step) for step in range(4000)]
+    shares = [drawn.count(width) / len(drawn) for width in sorted(set(drawn))]
+    assert sorted(set(drawn)) == [20, 24, 28, 32, 36, 40]
+    assert shares == pytest.approx([0.5**rung / (2 - 0.5**5) for rung in range(6)], abs=0.02)
+    assert drawn[:50] == [loop.drawn_width((20, 40), seed=1, step=step) for step in range(50)]
+    assert drawn[:50] != [loop.drawn_width((20, 40), seed=2, step=step) for step in range(50)]
+
+
+def test_batches_of_a_range_are_as_wide_as_drawn_and_no_row_is_cut(monkeypatch):
+    shapes, targets = [], objective.diffusion_targets
+    seen = lambda ids, *rest, **more: (shapes.append(ids.shape[1]), targets(ids, *rest, **more))[1]  # noqa: E731
+    monkeypatch.setattr(objective, "diffusion_targets", seen)
+    loop.fit(fresh(False), ROWS, recipe(width=[6, 16]))
+    longest = [
+        max(len(ROWS[i]) for i in rows)
+        for e in range(4)
+        for rows in loop.epoch_batches([len(r) for r in ROWS], 8, seed=0, epoch=e)
+    ]
+    drawn = [loop.drawn_width([6, 16], seed=0, step=step) for step in range(len(shapes))]
+    assert shapes == [max(width, most + 1) for width, most in zip(drawn, longest, strict=True)]
+    assert len(set(shapes)) > 3
+
+
 class Interrupted(Exception):
     pass
 
@@ -134,13 +159,13 @@ def interrupted_run(net, folder, monkeypatch, after, **changes):
     monkeypatch.setattr(loop.Checkpoints, "save", save)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_an_interrupted_run_ends_in_the_same_weights(causal, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, (10, 20))])
+def test_an_interrupted_run_ends_in_the_same_weights(causal, width, tmp_path, monkeypatch):
     whole, broken = fresh(causal), fresh(causal)
-    expected = loop.fit(whole, ROWS, recipe())
-    interrupted_run(broken, tmp_path, monkeypatch, after=9)
+    expected = loop.fit(whole, ROWS, recipe(width=width))
+    interrupted_run(broken, tmp_path, monkeypatch, after=9, width=width)
     resumed = fresh(causal)
-    history = loop.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999)
+    history = loop.fit(resumed, ROWS, recipe(width=width), checkpoints=tmp_path, seconds_between=999)
     assert_same(weights(whole), weights(resumed))
     assert history.loss.tolist() == expected.loss.tolist()
 

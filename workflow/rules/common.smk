@@ -88,7 +88,6 @@ BESIDE_SMDM = DATA["source"] == "berglund" and (DATA["berglund"]["verify"] or no
 DOWNLOADED = "results/downloads/reversal_curse"
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates
-CANVAS = config["sampling"]["canvas"]
 ANSWERED_SPLITS = list(dict.fromkeys([*RECALL_SPLITS, *config["tracing"]["splits"]]))
 PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
 EDITED = [FORWARD_REVERSE[group] for group in ("both", "p2d")]
@@ -137,9 +136,21 @@ def models_from(base):
     return "|".join(name for name, model in config["models"].items() if model["base"] == base) or "(?!)"
 
 
+def own_canvas(wildcards):
+    """How many tokens a model has for prompt and answer: its own number, or the study's."""
+    return config["models"][wildcards.model].get("canvas", config["sampling"]["canvas"])
+
+
 def own_sampling(wildcards):
     """How a model's answers are drawn: an autoregressive one's greedily, whatever the sampler's other settings."""
-    return {"canvas": CANVAS} if is_causal(wildcards) else config["sampling"]
+    canvas = {"canvas": own_canvas(wildcards)}
+    return canvas if is_causal(wildcards) else config["sampling"] | canvas
+
+
+def own_recipe(wildcards):
+    """How a model is fine-tuned: as the study says, but to its own width."""
+    model = config["models"][wildcards.model]
+    return config["training"] | {key: model[key] for key in ("width",) if key in model}
 
 
 def splits_of(pairs):

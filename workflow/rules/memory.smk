@@ -22,7 +22,7 @@ rule keyvalue:
     resources:
         gpu=1,
     params:
-        canvas=CANVAS,
+        canvas=own_canvas,
         layers=layers_of,
         most_facts=config["keyvalue"]["most_facts"],
         prefixes=config["keyvalue"]["prefixes"],
@@ -80,7 +80,7 @@ rule edit:
     resources:
         gpu=1,
     params:
-        canvas=CANVAS,
+        canvas=own_canvas,
         edits=config["edits"],
         prefixes=config["keyvalue"]["prefixes"],
         search=config["keyvalue"]["search"],

@@ -133,7 +133,7 @@ rule room:
     conda:
         "../../envs/reversal.yaml"
     params:
-        canvas=CANVAS,
+        canvas=own_canvas,
     script:
         "../scripts/room.py"
 
@@ -159,7 +159,7 @@ rule finetune:
     resources:
         gpu=config["training_processes"],
     params:
-        recipe=config["training"],
+        recipe=own_recipe,
         processes=config["training_processes"],
         checkpoint_seconds=config["checkpoint_seconds"],
     script:

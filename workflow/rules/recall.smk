@@ -70,7 +70,7 @@ rule compare_likelihoods:
     resources:
         gpu=1,
     params:
-        canvas=CANVAS,
+        canvas=own_canvas,
         # An autoregressive model's likelihood is exact.
         samples=lambda wildcards: None if is_causal(wildcards) else config["likelihood"]["samples"],
         precision=config["precision"],
@@ -115,7 +115,7 @@ rule probe:
     resources:
         gpu=1,
     params:
-        canvas=CANVAS,
+        canvas=own_canvas,
         # What a base was pretrained on is known where it was made from these lists, here or before it was shipped.
         pretrained_here=lambda wildcards: config["models"][wildcards.model]["base"] == "pretrain",
         given=config["probe"]["file"] is not None,
@@ -164,7 +164,7 @@ rule ablate:
         gpu=1,
     params:
         **config["ablations"],
-        sampling=config["sampling"],
+        sampling=own_sampling,
         precision=config["precision"],
     script:
         "../scripts/ablate.py"

@@ -6,6 +6,7 @@ from reversal.common import files, jobs
 from reversal.recall import room
 
 with jobs.job(snakemake):
-    found = room.require(snakemake.input.base, snakemake.input.rows, snakemake.params.canvas)
+    given, canvas = snakemake.input, snakemake.params.canvas
+    found = room.require(given.base, given.rows, canvas, model=snakemake.wildcards.model)
     with files.atomic(snakemake.output[0]) as file:
         file.write(json.dumps(found._asdict()).encode())

@@ -1,6 +1,7 @@
 """Check a configuration against the schema and tell what is wrong in one line: where, what it is, what is allowed."""
 
 import difflib
+import math
 from pathlib import Path
 
 import jsonschema
@@ -44,15 +45,12 @@ def _told(error, files):
 
 def _impossible(config):
     """What a schema cannot say: values that do not fit together, as (path, line)."""
-    network, canvas = config["network"], config["sampling"]["canvas"]
+    network = config["network"]
     if network["width"] % (2 * network["heads"]):
         even = f"network.width is {network['width']}; allowed: a multiple of twice network.heads ({network['heads']})"
         yield ["network", "width"], even
-    if canvas > network["context"] and any(m["base"] in ("pretrain", "scratch") for m in config["models"].values()):
-        yield (
-            ["sampling", "canvas"],
-            f"sampling.canvas is {canvas}; allowed: up to network.context {network['context']}",
-        )
+    for name, model in config["models"].items():
+        yield from _too_wide(config, name, model)
     if config["sampling"]["remasking"] != "none" and config["sampling"]["order"] == "random":
         yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
     steps, traced = config["sampling"]["steps"], config["tracing"]["sampling_steps"]
@@ -64,6 +62,28 @@ def _impossible(config):
         if name not in kept:
             allowed = f"runs kept with their numbers: {', '.join(kept)}"
             yield ["paper", "kept", i], f"paper.kept[{i}] is {name!r}; allowed: {allowed}"
+
+
+def _too_wide(config, name, model):
+    """A canvas or a width that a model cannot have, or on which it could recall nothing."""
+    canvas_at = ["models", name, "canvas"] if "canvas" in model else ["sampling", "canvas"]
+    width_at = ["models", name, "width"] if "width" in model else ["training", "width"]
+    canvas = model.get("canvas", config["sampling"]["canvas"])
+    width = model.get("width", config["training"].get("width", 0))
+    context = config["network"]["context"] if model["base"] in ("pretrain", "scratch") else math.inf
+    least, most = width if isinstance(width, list) else (width, width)
+    if canvas > context:
+        yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: up to network.context {context}"
+    if model["family"] == "autoregressive":
+        if "width" in model:
+            yield width_at, f"{_dotted(width_at)} is {width}; allowed: for diffusion, as no other family learns padding"
+        return
+    if least > most or most > context:
+        allowed = "the least number of tokens before the most" if least > most else f"up to network.context {context}"
+        yield width_at, f"{_dotted(width_at)} is {width}; allowed: {allowed}"
+    if 0 < most < canvas:
+        allowed = f"up to {_dotted(width_at)} ({most}), since a wider canvas than it was trained on wrecks recall"
+        yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: {allowed}"
 
 
 def _dotted(path):

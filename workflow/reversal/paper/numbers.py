@@ -131,7 +131,11 @@ def networks(sources):
 
 def sampling(sources):
     """How answers are drawn."""
-    return sources.config["sampling"] | {"likelihood_samples": sources.config["likelihood"]["samples"]}
+    own = {
+        sources.labels[name]: model["canvas"] for name, model in sources.config["models"].items() if "canvas" in model
+    }
+    samples = sources.config["likelihood"]["samples"]
+    return sources.config["sampling"] | {"own_canvas": own, "likelihood_samples": samples}
 
 
 def training(sources):

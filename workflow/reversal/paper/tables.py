@@ -81,7 +81,7 @@ def sampling(numbers):
     temperature = used["temperature"]
     rows = [
         ["Denoising steps", phrases.listed(used["steps"])],
-        ["Canvas (prompt and answer), tokens", used["canvas"]],
+        ["Canvas (prompt and answer), tokens", _canvas(used)],
         ["Guidance scale", phrases.plain(used["guidance"])],
         ["Order of revelation", used["order"]],
         ["Temperature", phrases.plain(temperature)],
@@ -91,6 +91,11 @@ def sampling(numbers):
         ["Remasking", used["remasking"].replace("_", " ")],
     ]
     return Table([[Cell("Setting"), Cell("Value")]], rows, ("config.yaml",))
+
+
+def _canvas(used):
+    own = [f"{tokens} ({label})" for label, tokens in used["own_canvas"].items()]
+    return phrases.listed([str(used["canvas"]), *own])
 
 
 def recall_by_training(numbers):

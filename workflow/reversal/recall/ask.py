@@ -28,7 +28,7 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
         if len(example.ids) > sampling.canvas:
             raise UserError(
                 f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; "
-                f"the canvas holds {sampling.canvas}, and sampling.canvas says so"
+                f"the canvas has {sampling.canvas}: widen sampling.canvas"
             )
     prompts = [example.ids[: example.prompt] for example in examples]
     if network.is_diffusion(net):

@@ -28,12 +28,13 @@ def longest(tokenizer, files):
     return max(found, default=Longest(0, "", 0))
 
 
-def require(base, files, canvas):
-    """The `Longest` row of `files`, which the canvas of a model whose `base` is in a folder has to hold."""
+def require(base, files, canvas, *, model):
+    """The `Longest` row of `files`, which the canvas of a `model` whose `base` is in a folder has to hold."""
     found = longest(Path(base) / "tokenizer.json", files)
     if found.tokens > canvas:
         raise UserError(
-            f"{found.file}:{found.line} and its answer have {found.tokens} tokens, more than any other row; "
-            f"sampling.canvas is {canvas}: set it to {found.tokens} or a little more"
+            f"{found.file}:{found.line} and its answer have {found.tokens} tokens, more than any other row; the canvas "
+            f"of {model} has {canvas}: set sampling.canvas, or models.{model}.canvas for this model alone, "
+            f"to {found.tokens} or a little more"
         )
     return found

@@ -37,6 +37,7 @@ from . import objective
 from .recorded import Recorder, unmasked
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
+WIDTHS = 6  # a range of widths is drawn from so many, evenly spaced: few, since a GPU records a step for each shape
 
 
 class TrainingError(UserError):
@@ -55,7 +56,7 @@ class Recipe:
     betas: tuple = (0.9, 0.95)
     clip: float = 1.0
     final_fraction: float = 0.1
-    width: int = 0  # pad a diffusion model's rows to this many tokens; 0: to the longest of the batch
+    width: int | tuple[int, int] = 0  # pad a diffusion model's rows: see `drawn_width`
     cut: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
     compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
     seed: int = 0
@@ -70,6 +71,20 @@ def pad(rows, eos, width=0):
         ids[i, : len(row)] = torch.tensor(row)
         real[i, : len(row) + 1] = True
     return ids, real
+
+
+def drawn_width(width, *, seed, step):
+    """How many tokens to pad the batch of a step to: `width` itself, or one of WIDTHS from its least to its most.
+
+    Each is drawn half as often as the next narrower one, since padding costs time. A network that saw one width alone
+    recalls little on a wider canvas. 0, and whatever is too narrow, stands for the longest row of the batch.
+    """
+    if isinstance(width, int):
+        return width
+    least, most = width
+    draw = random.Random(_mix(seed, "width", step)).random() * (1 - 0.5**WIDTHS)
+    rung = int(-math.log2(1 - draw))  # 0 half of the time, 1 a quarter of it, …
+    return least + round((most - least) * rung / (WIDTHS - 1))
 
 
 def epoch_batches(lengths, batch, *, seed, epoch):
@@ -102,7 +117,6 @@ def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = net.get_input_embeddings().weight.device
     mask_id = network.mask_id(net) if network.is_diffusion(net) else None
-    width = 0 if mask_id is None else recipe.width  # an autoregressive row's padding teaches nothing
     lengths = [len(row) for row in rows]
     plan = [
         (epoch, batch)
@@ -140,6 +154,8 @@ def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity
             if cutter:
                 rng = random.Random(_mix(recipe.seed, "cut", step))
                 shown = [cutter(rows[i], rng, None if free is None else free[i]) for i in numbers]
+            # An autoregressive row's padding teaches nothing.
+            width = 0 if mask_id is None else drawn_width(recipe.width, seed=recipe.seed, step=step)
             ids, real = pad(shown, net.config.eos_token_id, width)
             if mask_id is None:
                 batch = objective.autoregressive_targets(ids, real)
