@@ -20,7 +20,7 @@ def covered(found, truth):
 
 
 def answers(rng, ease, people, templates):
-    """Right answers (rows, TIMES) of `people` (n, 1, TIMES) to `templates` (1, m, TIMES), and each row's fact, template."""
+    """Right answers (rows, TIMES) of `people` (n, 1, TIMES) to `templates` (1, m, TIMES), and rows' facts, templates."""
     right = ease + people + templates + rng.standard_normal((people.shape[0], templates.shape[1], TIMES)) > 0
     n, m = right.shape[:2]
     return right.reshape(n * m, TIMES).astype(float), np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
