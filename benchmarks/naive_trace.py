@@ -47,7 +47,7 @@ def _run(net, batch, subject, answer, noise, hooks):
         for module, hook in [(net.get_input_embeddings(), corrupt), *hooks]:
             stack.callback(module.register_forward_hook(hook).remove)
         logits = net(input_ids=batch, use_cache=False).logits[..., : network.vocab(net)]
-    logs = logits.float().log_softmax(-1)
+    logs = network.without_mask(net, logits.float()).log_softmax(-1)
     return sum(logs[:, position, token] for position, token in answer.items())
 
 

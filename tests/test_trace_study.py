@@ -179,12 +179,12 @@ def test_roles_of_the_prompt(subject, expected):
     found = question(subject, prompt=6, answer=(7, 9))
     canvas = [0, 1, 2, 3, 4, 5, 6, 99, 8, 99]
     after = ["revealed canvas", "masked answer", "revealed answer", "masked canvas"]
-    assert trace_study.roles(found, canvas, 10, 99) == expected + after
+    assert trace_study.roles(found, canvas, 10, 99, reader=6) == expected + after
 
 
 def test_where_the_subject_ends_the_prompt_an_autoregressive_network_reads_the_answer_off_it():
     found = question((4, 6), prompt=6, answer=(7, 9))
-    assert trace_study.roles(found, [0] * 8, 8, None)[3:7] == [
+    assert trace_study.roles(found, [0] * 8, 8, None, reader=5)[3:7] == [
         "prior prompt",
         "first subject",
         "last prompt",

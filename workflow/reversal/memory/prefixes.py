@@ -43,7 +43,7 @@ def sample_prefixes(asker, *, count, lengths, generator, starts=()):
 def _continue(net, first, length, generator):
     ids = [*first] or [net.config.eos_token_id]
     while len(ids) < length + (not first):
-        ids.append(_draw(net, ids, len(ids) - 1, generator))
+        ids.append(_draw(net, ids, len(ids), generator))
     return ids if first else ids[1:]
 
 
@@ -55,6 +55,8 @@ def _unmask(net, first, length, canvas, generator):
 
 
 def _draw(net, ids, position, generator):
-    logits = network.logits(net, network.hidden(net, torch.tensor([ids], device=device_of(net)))[0, position]).float()
+    """A token for a `position`, which may be the one after the last of `ids`."""
+    states = network.hidden(net, torch.tensor([ids], device=device_of(net)))[0, network.read_at(net, position)]
+    logits = network.logits(net, states).float()
     logits[net.config.eos_token_id] = -torch.inf
     return torch.multinomial(logits.softmax(-1).cpu(), 1, generator=generator).item()

@@ -45,13 +45,14 @@ def question(asker, row, prefix="", *, owner=0):
     bare, whole = tokens.encode(tokenizer, row), tokens.encode(tokenizer, _prefixed(row, prefix))
     first, end = whole.answer
     place = whole.subject[1] - 1
+    answer = {network.read_at(net, at): whole.ids[at] for at in range(first, end)}
     if not network.is_diffusion(net):
-        return Sequence(whole.ids[: end - 1], place, {at - 1: whole.ids[at] for at in range(first, end)}, owner)
+        return Sequence(whole.ids[: end - 1], place, answer, owner)
     if len(bare.ids) > canvas:
         raise UserError(f"{row.text!r} has {len(bare.ids)} tokens; the canvas holds {canvas}")
     filled = whole.ids + [net.config.eos_token_id] * (canvas - len(bare.ids))
     masked = filled[:first] + [network.mask_id(net)] * (end - first) + filled[end:]
-    return Sequence(masked, place, {at: whole.ids[at] for at in range(first, end)}, owner)
+    return Sequence(masked, place, answer, owner)
 
 
 def phrase(asker, subject, ending="", prefix="", *, owner=0):
@@ -61,12 +62,13 @@ def phrase(asker, subject, ending="", prefix="", *, owner=0):
     coded = tokenizer(before + subject + ending, return_offsets_mapping=True)
     ids, span = coded["input_ids"], (len(before), len(before) + len(subject))
     place = tokens.token_range(before + subject + ending, coded["offset_mapping"], span)[1] - 1
+    following = {network.read_at(net, len(ids)): 0}
     if not network.is_diffusion(net):
-        return Sequence(ids, place, {len(ids) - 1: 0}, owner)
+        return Sequence(ids, place, following, owner)
     masks = canvas - len(tokenizer(subject + ending)["input_ids"])
     if masks < 1:
         raise UserError(f"{subject + ending!r} fills all {canvas} tokens of the canvas; there is no room after it")
-    return Sequence(ids + [network.mask_id(net)] * masks, place, {len(ids): 0}, owner)
+    return Sequence(ids + [network.mask_id(net)] * masks, place, following, owner)
 
 
 def _prefixed(row, prefix):

@@ -3,6 +3,7 @@
 `python -m reversal.models.hub STUDY` prints what a study with unpinned files lacks.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from ..common.files import sha256
 from .folders import ModelError
 
 UNPINNED = "unpinned"
+# Of a repository with code, documents and weights in other formats, what a checkpoint is read from.
+NEEDED = re.compile(
+    r"config\.json|model.*\.safetensors(\.index\.json)?|tokenizer.*\.json|(vocab|added_tokens)\.json|merges\.txt"
+)
 
 
 def unpinned(source):
@@ -27,16 +32,24 @@ def pin(source, **where):
 
     The hub knows the hashes of large files; small ones are downloaded to be hashed.
     """
-    api = HfApi(endpoint=_https(where.get("endpoint")))
-    info = api.model_info(source["repo"], revision=_given(source["revision"]), files_metadata=True)
-    files = {file.rfilename: file for file in info.siblings}
+    commit, files = _listed(source["repo"], source["revision"], **where)
     if source["file"] not in files:
         raise UserError(f"{source['repo']} has no {source['file']}; it has {', '.join(sorted(files))}")
     digest = source["sha256"]
     if digest == UNPINNED:
-        large = files[source["file"]].lfs
-        digest = large.sha256 if large else sha256(download(source["repo"], source["file"], info.sha, **where))
-    return {**source, "revision": info.sha, "sha256": digest}
+        digest = _digest(source["repo"], files[source["file"]], commit, **where)
+    return {**source, "revision": commit, "sha256": digest}
+
+
+def _listed(repo, revision, *, endpoint=None, **_):
+    """The commit of a repository's revision, and its files by name."""
+    api = HfApi(endpoint=_https(endpoint))
+    info = api.model_info(repo, revision=_given(revision), files_metadata=True)
+    return info.sha, {file.rfilename: file for file in info.siblings}
+
+
+def _digest(repo, file, commit, **where):
+    return file.lfs.sha256 if file.lfs else sha256(download(repo, file.rfilename, commit, **where))
 
 
 def _https(endpoint):
@@ -90,10 +103,28 @@ def fetch(repo, file, revision, digest, **where):
     return path
 
 
+def folder(repo, revision, files, **where):
+    """The folder of a repository's `files`, {name: SHA-256}, fetched at a commit; `where` as in `download`."""
+    if UNPINNED in (revision, files):
+        raise ModelError(
+            f"{repo} is unpinned; allowed: its commit and the SHA-256 of its files, which "
+            "`python -m reversal.models.hub STUDY` asks the hub for, or a folder"
+        )
+    return {fetch(repo, name, revision, digest, **where).parent for name, digest in files.items()}.pop()
+
+
 def _require(path, digest):
     found = sha256(path)
     if found != digest:
         raise ModelError(f"{path}: SHA-256 is {found}, expected {digest}; the file is damaged or another one")
+
+
+def pin_checkpoint(source, **where):
+    """A {repo, revision, files} with its commit and its files' SHA-256, as the hub has them now."""
+    commit, listed = _listed(source["repo"], source["revision"], **where)
+    needed = sorted(name for name in listed if NEEDED.fullmatch(name))
+    files = {name: _digest(source["repo"], listed[name], commit, **where) for name in needed}
+    return {**source, "revision": commit, "files": files}
 
 
 def overlay(study, **where):
@@ -104,6 +135,9 @@ def overlay(study, **where):
         found = {kind: pin(source, **where) for kind, source in sources.items() if unpinned(source)}
         if found:
             models[name] = {"lit_gpt": found}
+        source = own.get(own.get("base"))
+        if isinstance(source, dict) and UNPINNED in (source.get("revision"), source.get("files")):
+            models[name] = {own["base"]: pin_checkpoint(source, **where)}
     return {"models": models} if models else {}
 
 

@@ -1,8 +1,12 @@
-"""One Llama network in two families: causal (autoregressive) or bidirectional (masked diffusion).
+"""What a network is: causal (autoregressive) or bidirectional (masked diffusion), its mask, where predictions are read.
 
-A diffusion network is a `LlamaForCausalLM` whose configuration says `is_causal: false` and whose embedding and head
-have one row more than the tokenizer: the mask token is one id past the last real one. It is embedded but never
-predicted, so every prediction goes through `logits`, which leaves the head's last row out.
+A diffusion network is one of transformers' causal LMs whose configuration says `is_causal: false` and which token is
+the mask. In networks made here, and SMDM's, it is one id past the last real one: embedding and head have one row more
+than the tokenizer. In LLaDA and Dream it is a token of the vocabulary. It is embedded but never predicted, so every
+prediction goes through `logits`.
+
+The prediction of a token is read at that token; but, where the configuration says `shifted: true` (Dream), at the one
+before it, as in an autoregressive network: `read_at` and `predictions` know.
 """
 
 from contextlib import contextmanager
@@ -79,8 +83,9 @@ def is_diffusion(net):
 
 
 def vocab(net):
-    """How many real tokens there are: the mask is not one of them."""
-    return net.config.mask_token_id if is_diffusion(net) else net.config.vocab_size
+    """How many ids predictions range over: all, but for a mask that is one past the last real token."""
+    size = net.config.vocab_size
+    return size - 1 if is_diffusion(net) and mask_id(net) == size - 1 else size
 
 
 def mask_id(net):
@@ -88,16 +93,39 @@ def mask_id(net):
     return net.config.mask_token_id
 
 
+def read_at(net, position):
+    """Where the prediction of the token at a `position`, or at each of a tensor of them, is read.
+
+    The first token of a shifted network is read at itself; an autoregressive network predicts none.
+    """
+    if is_diffusion(net) and not getattr(net.config, "shifted", False):
+        return position
+    return (position - 1).clamp(min=0) if isinstance(position, torch.Tensor) else max(position - 1, 0)
+
+
 def hidden(net, ids, attention_mask=None):
     """The states (B, T, D) after the final norm, for `ids` (B, T)."""
     return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
 
 
+def predictions(net, ids, attention_mask=None):
+    """The states (B, T, D) after the final norm at which each token of `ids` (B, T) is predicted."""
+    states = hidden(net, ids, attention_mask)
+    return states if read_at(net, 1) == 1 else torch.cat([states[:, :1], states[:, :-1]], dim=1)
+
+
 def logits(net, states):
-    """Logits (..., V) over the real tokens, for states (..., D) after the final norm."""
+    """Logits (..., V) for states (..., D) after the final norm; that of a mask is too low to be ever predicted."""
     head = net.get_output_embeddings()
     bias = None if head.bias is None else head.bias[: vocab(net)]
-    return nn.functional.linear(states, head.weight[: vocab(net)], bias)
+    return without_mask(net, nn.functional.linear(states, head.weight[: vocab(net)], bias))
+
+
+def without_mask(net, logits):
+    """`logits` (..., V), in place, with the least number there is for a mask within the vocabulary."""
+    if is_diffusion(net) and mask_id(net) < logits.shape[-1]:
+        logits[..., mask_id(net)] = torch.finfo(logits.dtype).min  # not −∞: guidance takes differences
+    return logits
 
 
 def layers(net):
@@ -132,9 +160,9 @@ def down_projection(block):
 
 
 def parameter_count(net):
-    """Parameters, the mask's unused row of the head not counted."""
-    total = sum(p.numel() for p in net.parameters())
-    return total - net.config.hidden_size if is_diffusion(net) else total
+    """Parameters, the unused row of the head of a mask past the vocabulary not counted."""
+    unused = net.config.vocab_size - vocab(net)
+    return sum(p.numel() for p in net.parameters()) - unused * net.config.hidden_size
 
 
 def save(net, tokenizer, path):

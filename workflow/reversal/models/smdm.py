@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import LlamaForCausalLM
 
-from . import hub, network, tokens
+from . import hub, network, shards, tokens
 from .folders import ModelError
 
 # lit-gpt's name of each tensor of a block, and ours. The fused attention tensor is split into three.
@@ -35,7 +34,7 @@ def load(weights, config, *, causal, device="cpu", dtype=torch.float32):
     network, so a model is held in memory once.
     """
     weights = Path(weights)
-    with _open(weights) as file:
+    with shards.opened(weights) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         shape = infer_shape(shapes, heads=config["n_head"], causal=causal, source=weights)
         with torch.device("meta"):
@@ -142,14 +141,3 @@ def _fill(net, file, *, heads):
         parts = fused.view(heads, 3, width // heads, width).unbind(1)
         for part, projection in zip(parts, ("q_proj", "k_proj", "v_proj"), strict=True):
             places[f"model.layers.{i}.self_attn.{projection}.weight"].copy_(part.reshape(width, width))
-
-
-def _open(weights):
-    if weights.suffix != ".safetensors":
-        raise ModelError(f"{weights}: not a .safetensors file; weights in other formats are never loaded")
-    try:
-        return safe_open(weights, framework="pt")
-    except FileNotFoundError:
-        raise ModelError(f"{weights}: no such file") from None
-    except SafetensorError as error:
-        raise ModelError(f"{weights}: not a whole safetensors file ({error}); fetch it again") from None

@@ -1,10 +1,11 @@
 """Tokens: training a tokenizer, and the token ranges of a row's subject and answer."""
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from ..common.errors import UserError
 
@@ -33,18 +34,40 @@ def train_tokenizer(texts, size):
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, clean_up_tokenization_spaces=False)
+    return _fast(tokenizer, EOS)
 
 
 def read_tokenizer(file, eos):
     """The tokenizer of a tokenizer.json, whose end token is `eos`."""
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the Rust reader raises no other kind
-        raise UserError(f"{file} is no tokenizer.json: {str(error).splitlines()[0]}") from None
+    tokenizer = _backend(file)
     if tokenizer.token_to_id(eos) is None:
         raise UserError(f"{file} has no token {eos!r}; eos_token names its end token")
+    return _fast(tokenizer, eos)
+
+
+def _backend(file):
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust reader raises no other kind
+        raise UserError(f"{file} is no tokenizer.json: {str(error).splitlines()[0]}") from None
+
+
+def _fast(tokenizer, eos):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, clean_up_tokenization_spaces=False)
+
+
+def read_pretrained(folder, eos):
+    """The tokenizer of a checkpoint, whose end token has the id `eos`: its tokenizer.json, or Qwen2's older files."""
+    folder = Path(folder)
+    if (folder / "tokenizer.json").is_file():
+        tokenizer = _backend(folder / "tokenizer.json")
+    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        tokenizer = Qwen2Tokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    else:
+        raise UserError(f"{folder}: no tokenizer.json, nor vocab.json and merges.txt; a checkpoint needs its tokenizer")
+    if tokenizer.id_to_token(eos) is None:
+        raise UserError(f"{folder}: the tokenizer has no token {eos}, though eos_token_id says so; it is another's")
+    return _fast(tokenizer, tokenizer.id_to_token(eos))
 
 
 class Cutter:

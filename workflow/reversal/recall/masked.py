@@ -145,14 +145,14 @@ def _predict(net, sampling, noise, canvas, given, where, rows):
 
 def _logits(net, canvas, where):
     """Logits (P, V) at the positions `where` (B, L) of `canvas` (B, L); the head runs there only."""
-    return network.logits(net, network.hidden(net, canvas)[where]).float()
+    return network.logits(net, network.predictions(net, canvas)[where]).float()
 
 
 def _guided_logits(net, canvas, given, where, guidance):
     """The same, led away from what the canvases would say without the `given` tokens (B, L)."""
     # Rows that differ only in what was given are one canvas without it: before the first reveal, all of them.
     unguided, same = canvas.masked_fill(given, network.mask_id(net)).unique(dim=0, return_inverse=True)
-    states = network.hidden(net, torch.cat([canvas, unguided]))
+    states = network.predictions(net, torch.cat([canvas, unguided]))
     conditional, unconditional = states.split([len(canvas), len(unguided)])
     row, position = where.nonzero().T
     chosen = torch.cat([conditional[row, position], unconditional[same[row], position]])
@@ -200,7 +200,7 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
         for place, (i, hide) in zip(where, (jobs[j] for j in indices), strict=True):
             place[len(prompts[i]) : len(prompts[i]) + len(hide)] = hide
         attended = None if real.all() else real.to(device)
-        states = network.hidden(net, ids.masked_fill(where, mask).to(device), attended)[where.to(device)]
+        states = network.predictions(net, ids.masked_fill(where, mask).to(device), attended)[where.to(device)]
         each = network.logits(net, states).float().log_softmax(-1).gather(1, ids[where].to(device)[:, None])
         total = torch.zeros(len(ids), dtype=torch.float64)
         total.index_add_(0, where.nonzero()[:, 0], each[:, 0].double().cpu())
@@ -248,7 +248,7 @@ def first_token(net, prompts, *, canvas=None, precision="float32"):
         ids, real = batches.pad([rows[i] for i in indices], mask)
         first = torch.nn.functional.one_hot(torch.tensor([len(prompts[i]) for i in indices]), ids.shape[1]).bool()
         attended = None if real.all() else real.to(device)
-        states = network.hidden(net, ids.to(device), attended)[first.to(device)]
+        states = network.predictions(net, ids.to(device), attended)[first.to(device)]
         return network.logits(net, states).float().log_softmax(-1).cpu()
 
     with batches.autocast(device, precision):

@@ -1,4 +1,4 @@
-"""Causal tracing of Llama networks that computes only what a restoration can change.
+"""Causal tracing of Llama and Qwen2 networks that computes only what a restoration can change.
 
 Both base runs, clean and corrupted, are kept layer by layer. A restored run starts from the corrupted one at the layer
 where it first differs, and there it differs at the restored positions only: their queries, keys and values are swapped
@@ -6,40 +6,54 @@ in, the rest is reused. The last layer and the head run at the answer's position
 before the restored one keep their corrupted keys and values, and those before the subject have nothing to restore.
 """
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, Qwen2ForCausalLM
 
 from ..models import network
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+class Matrix(NamedTuple):
+    """A linear layer; a weight of another type than what it multiplies is converted for that product alone."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x):
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return functional.linear(x, self.weight.to(x.dtype), bias)
+
+
 class Block(NamedTuple):
-    """The weights of one decoder block; `key_value` stacks two projections."""
+    """The weights of one decoder block."""
 
     before_attention: torch.Tensor
-    query: torch.Tensor
-    key_value: torch.Tensor
-    out: torch.Tensor
+    query: Matrix
+    key: Matrix
+    value: Matrix
+    out: Matrix
     before_mlp: torch.Tensor
-    gate: torch.Tensor
-    up: torch.Tensor
-    down: torch.Tensor
+    gate: Matrix
+    up: Matrix
+    down: Matrix
 
 
 class Llama(NamedTuple):
-    """A network's weights, matrices in one precision, for sequences of one length T."""
+    """A network's weights, and the precision of its products, for sequences of one length T."""
 
     blocks: list
     norm: torch.Tensor
-    head: torch.Tensor  # (V, D), float32
+    predict: Callable  # from normed states (..., D) to logits (..., V), both float32
+    vocab: int
     eps: float
     causal: bool
-    cosine: torch.Tensor  # (T, head size)
+    cosine: torch.Tensor  # (T, head size), of the type of all products
     sine: torch.Tensor
 
 
@@ -107,10 +121,9 @@ class Batch(NamedTuple):
 
 
 def supports(net):
-    """Whether `net` is a Llama without biases and with SiLU, as both families are."""
-    config = net.config
-    biased = getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)
-    return isinstance(net, LlamaForCausalLM) and not biased and config.hidden_act == "silu"
+    """Whether `net` is a Llama or a Qwen2 with SiLU whose every layer attends to the whole sequence."""
+    whole = set(getattr(net.config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+    return isinstance(net, LlamaForCausalLM | Qwen2ForCausalLM) and whole and net.config.hidden_act == "silu"
 
 
 def restore(net, problems, *, kind, plan, severed, precision, budget):
@@ -123,10 +136,15 @@ def restore(net, problems, *, kind, plan, severed, precision, budget):
         length = len(problem.clean) if network.is_diffusion(net) else max(problem.answer) + 1
         by_length.setdefault(length, []).append(i)
     results = [None] * len(problems)
+    dtype = DTYPES[precision]
+    fast_blocks = _blocks(net, dtype)
+    # The base runs are exact, whatever the precision of the weights: no second copy of all of them is kept for that.
+    exact_blocks = fast_blocks if dtype == torch.float32 else _blocks(net)
+    predict = _prediction(net)
     with _float32_products(precision):
         for length, members in by_length.items():
-            exact = prepare(net, length, torch.float32)
-            fast = exact if DTYPES[precision] == torch.float32 else prepare(net, length, DTYPES[precision])
+            fast = _prepare(net, length, dtype, fast_blocks, predict)
+            exact = _prepare(net, length, torch.float32, exact_blocks, predict)
             found = _restore_alike(exact, fast, [problems[i] for i in members], length, kind, plan, severed, budget)
             for i, result in zip(members, found, strict=True):
                 results[i] = result
@@ -149,27 +167,42 @@ def _restore_alike(exact, fast, problems, length, kind, plan, severed, budget):
     return results
 
 
-def prepare(net, length, dtype):
-    """The network's weights, matrices as `dtype`; norms and head stay float32."""
-    blocks = [
+def _blocks(net, dtype=None):
+    """The network's blocks, matrices as `dtype`, copied where they are not; None: as they are. Norms are float32."""
+
+    def matrix(layer):
+        return Matrix(*(part if part is None else part.to(dtype or part.dtype) for part in (layer.weight, layer.bias)))
+
+    return [
         Block(
             before_attention=layer.input_layernorm.weight.float(),
-            query=layer.self_attn.q_proj.weight.to(dtype),
-            key_value=torch.cat([layer.self_attn.k_proj.weight, layer.self_attn.v_proj.weight]).to(dtype),
-            out=layer.self_attn.o_proj.weight.to(dtype),
+            query=matrix(layer.self_attn.q_proj),
+            key=matrix(layer.self_attn.k_proj),
+            value=matrix(layer.self_attn.v_proj),
+            out=matrix(layer.self_attn.o_proj),
             before_mlp=layer.post_attention_layernorm.weight.float(),
-            gate=layer.mlp.gate_proj.weight.to(dtype),
-            up=layer.mlp.up_proj.weight.to(dtype),
-            down=layer.mlp.down_proj.weight.to(dtype),
+            gate=matrix(layer.mlp.gate_proj),
+            up=matrix(layer.mlp.up_proj),
+            down=matrix(layer.mlp.down_proj),
         )
         for layer in net.model.layers
     ]
+
+
+def _prediction(net):
+    """The head in float32, as a function from states (..., D) to logits (..., V)."""
     head = net.lm_head.weight[: network.vocab(net)].float()
-    cosine, sine = net.model.rotary_emb(head, torch.arange(length, device=head.device)[None])
+    return lambda states: network.without_mask(net, functional.linear(states, head))
+
+
+def _prepare(net, length, dtype, blocks, predict):
+    place = torch.arange(length, device=net.model.norm.weight.device)[None]
+    cosine, sine = net.model.rotary_emb(torch.empty(0, dtype=torch.float32, device=place.device), place)
     return Llama(
         blocks=blocks,
         norm=net.model.norm.weight.float(),
-        head=head,
+        predict=predict,
+        vocab=network.vocab(net),
         eps=net.config.rms_norm_eps,
         causal=not network.is_diffusion(net),
         cosine=cosine[0].to(dtype),
@@ -179,7 +212,7 @@ def prepare(net, length, dtype):
 
 def run_base(exact, fast, problems, length):
     """Run every clean and corrupted sequence, in float32, and keep what restored runs reuse."""
-    device = exact.head.device
+    device = exact.norm.device
     draws = torch.tensor([len(problem.corrupted) for problem in problems])
     clean = torch.arange(len(problems)).repeat_interleave(draws).to(device)
     corrupted = len(problems) + torch.arange(len(clean), device=device)
@@ -190,13 +223,13 @@ def run_base(exact, fast, problems, length):
     layers = []
     for number, block in enumerate(exact.blocks):
         last = number == len(exact.blocks) - 1
-        normed = _norm(exact, x, block.before_attention, block.query.dtype)
+        normed = _norm(exact, x, block.before_attention)
         query, key, value = _queries(exact, block, normed, everywhere), *_keys_values(exact, block, normed, everywhere)
         # Of the last layer nothing is read but where answers are.
         before, here, places = (
             (_at(x, at_answers), _at(query, at_answers), at_answers) if last else (x, query, everywhere)
         )
-        attn = functional.linear(_mix(exact, here, key, value, places), block.out)
+        attn = block.out(_mix(exact, here, key, value, places))
         mlp = _mlp(exact, block, before + attn)
         leaving = before + attn + mlp
         if last:
@@ -311,7 +344,7 @@ def _entering_alone(llama, base, kind, layer):
         return [field[base.clean] for field in (now.entering, now.query, now.key, now.value)]
     block, alone = llama.blocks[layer], _restored_alone(llama, base, kind, layer - 1)
     places = torch.arange(alone.shape[1], device=alone.device)
-    normed = _norm(llama, alone, block.before_attention, block.query.dtype)
+    normed = _norm(llama, alone, block.before_attention)
     return [alone, _queries(llama, block, normed, places), *_keys_values(llama, block, normed, places)]
 
 
@@ -376,7 +409,7 @@ def _through(llama, base, batch, layer, x, heads, *, restoring):
     """The states (P, D) that leave `layer` when `x` (P, D) enter it."""
     block, here, spots = llama.blocks[layer], base.layers[layer], batch.spots
     if heads is None:
-        normed = _norm(llama, x, block.before_attention, block.query.dtype)
+        normed = _norm(llama, x, block.before_attention)
         heads = _queries(llama, block, normed, spots.place), *_keys_values(llama, block, normed, spots.place)
         heads = _spread(llama, batch, heads, (here.query, here.key, here.value))
     query, key, value = heads
@@ -390,7 +423,7 @@ def _finish(llama, base, batch, x, heads, *, restoring):
     """Log-probabilities (n, A) of the answers; the last layer runs where they are read."""
     block, here, answer = llama.blocks[-1], base.layers[-1], batch.answer
     if heads is None:
-        normed = _norm(llama, x, block.before_attention, block.query.dtype)
+        normed = _norm(llama, x, block.before_attention)
         query = _queries(llama, block, normed[batch.asked], answer.place)
         heads = _keys_values(llama, block, normed, batch.spots.place)
         key, value = _spread(llama, batch, heads, (here.key, here.value))
@@ -412,7 +445,7 @@ def _add(llama, block, here, batch, spots, x, mixed, *, restoring):
             total[spots.restored] = x[spots.restored] + getattr(here, site)[batch.source[run], place]
         return total
 
-    x = plus(x, "attn", functional.linear(mixed, block.out))
+    x = plus(x, "attn", block.out(mixed))
     return plus(x, "mlp", _mlp(llama, block, x))
 
 
@@ -426,19 +459,19 @@ def _spread(llama, batch, heads, corrupted):
     return whole
 
 
-def _norm(llama, x, weight, dtype=torch.float32):
-    return functional.rms_norm(x, x.shape[-1:], weight, llama.eps).to(dtype)
+def _norm(llama, x, weight):
+    """States (..., D) normed, of the type that products have."""
+    return functional.rms_norm(x, x.shape[-1:], weight, llama.eps).to(llama.cosine.dtype)
 
 
 def _queries(llama, block, normed, place):
     """Queries (..., heads, size) of `normed` (..., D) at the positions `place` (...)."""
-    return _rotated(llama, functional.linear(normed, block.query), place)
+    return _rotated(llama, block.query(normed), place)
 
 
 def _keys_values(llama, block, normed, place):
     """Keys and values (..., heads, size) of `normed` (..., D) at the positions `place` (...)."""
-    key, value = functional.linear(normed, block.key_value).chunk(2, -1)
-    return _rotated(llama, key, place), value.unflatten(-1, (-1, llama.cosine.shape[1]))
+    return _rotated(llama, block.key(normed), place), block.value(normed).unflatten(-1, (-1, llama.cosine.shape[1]))
 
 
 def _rotated(llama, x, place):
@@ -469,14 +502,13 @@ def _mix(llama, query, key, value, place):
 
 def _mlp(llama, block, x):
     """What the MLP adds (..., D) to states `x` (..., D)."""
-    normed = _norm(llama, x, block.before_mlp, block.gate.dtype)
-    gate = functional.silu(functional.linear(normed, block.gate), inplace=True)
-    return functional.linear(gate.mul_(functional.linear(normed, block.up)), block.down)
+    normed = _norm(llama, x, block.before_mlp)
+    return block.down(functional.silu(block.gate(normed), inplace=True).mul_(block.up(normed)))
 
 
 def _log_probabilities(llama, x, token):
     """Log-probabilities (n, A) of `token` (n, A), from the states (n, A, D) that leave the last layer."""
-    logits = functional.linear(_norm(llama, x, llama.norm), llama.head)
+    logits = llama.predict(functional.rms_norm(x, x.shape[-1:], llama.norm, llama.eps))
     return logits.gather(-1, token[..., None])[..., 0] - logits.logsumexp(-1)
 
 
@@ -497,8 +529,8 @@ def _by_problem(base, logs, problems):
 
 def _bytes(llama, tokens, length, answers):
     """Roughly what a run takes that changes `tokens` of `length` positions."""
-    width, inner = llama.blocks[0].down.shape
-    return 4 * (tokens * (8 * width + 3 * inner) + 4 * length * width + 2 * answers * len(llama.head))
+    width, inner = llama.blocks[0].down.weight.shape
+    return 4 * (tokens * (8 * width + 3 * inner) + 4 * length * width + 2 * answers * llama.vocab)
 
 
 @contextmanager

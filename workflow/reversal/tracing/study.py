@@ -166,7 +166,7 @@ def trace_fact(net, tokenizer, found, corrupt, settings):
     how = {"window": settings.window, "precision": settings.precision}
     masked = network.is_diffusion(net)
     canvases = found.canvases if masked else found.canvases[-1:]
-    answers = [_still_masked(found, canvas, network.mask_id(net)) for canvas in canvases] if masked else [_next(found)]
+    answers = [_still_masked(net, found, canvas) for canvas in canvases] if masked else [_next(net, found)]
     length = len(canvases[-1])
     places = [*((place,) for place in range(length)), tuple(range(*found.subject))]
     problems = {
@@ -190,23 +190,26 @@ def trace_fact(net, tokenizer, found, corrupt, settings):
                 if masked
                 else [engine.score(own[0], [i]) for i in range(len(found.steps))]
             )
-    mask = network.mask_id(net) if masked else None
+    mask, reader = network.mask_id(net) if masked else None, network.read_at(net, found.prompt)
     return FactTrace(
         about=_about(tokenizer, found),
         steps=list(found.steps),
-        roles=[[*roles(found, canvas, length, mask), "whole subject"] for canvas in found.canvases],
+        roles=[[*roles(found, canvas, length, mask, reader), "whole subject"] for canvas in found.canvases],
         kinds=kinds,
         arrays=_arrays(restored, kinds),
     )
 
 
-def _still_masked(found, canvas, mask):
-    return {place: found.ids[place] for place in range(*found.answer) if canvas[place] == mask}
+def _still_masked(net, found, canvas):
+    """The answer's tokens that `canvas` hides, by where they are read."""
+    masked = [place for place in range(*found.answer) if canvas[place] == network.mask_id(net)]
+    return {network.read_at(net, place): found.ids[place] for place in masked}
 
 
-def _next(found):
-    """Each step's token, predicted at the position before it."""
-    return {found.prompt + step - 1: found.ids[found.prompt + step] for step in found.steps}
+def _next(net, found):
+    """Each step's token, by where it is read."""
+    places = [found.prompt + step for step in found.steps]
+    return {network.read_at(net, place): found.ids[place] for place in places}
 
 
 def _about(tokenizer, found):
@@ -243,21 +246,23 @@ def _field(prefix, trace, name):
     return getattr(trace, prefix + name)
 
 
-def roles(found, canvas, length, mask):
+def roles(found, canvas, length, mask, reader):
     """The role of each of `length` positions when the network sees `canvas`; None beyond it.
 
-    `mask` is None for an autoregressive network. It reads the answer off the last prompt token: that is what this is,
-    also where the subject ends the prompt.
+    `mask` is None for an autoregressive network. `reader` is where the first token after the prompt is read: if that is
+    the last prompt token, then this is its role, also where the subject ends the prompt.
     """
-    return [_role(found, place, canvas[place], mask) if place < len(canvas) else None for place in range(length)]
+    return [
+        _role(found, place, canvas[place], mask, reader) if place < len(canvas) else None for place in range(length)
+    ]
 
 
-def _role(found, place, token, mask):
+def _role(found, place, token, mask, reader):
     first, end = found.subject
     if place >= found.prompt:
         part = "answer" if found.answer[0] <= place < found.answer[1] else "canvas"
         return f"masked {part}" if token == mask else f"revealed {part}"
-    if mask is None and place == found.prompt - 1:
+    if place == reader:
         return "last prompt"
     if first <= place < end:
         return "last subject" if place == end - 1 else "first subject" if place == first else "middle subject"

@@ -7,8 +7,7 @@ from ..models.folders import ModelError
 
 def from_hub(output, *, repo, revision, files, **where):
     """Any Hugging Face causal LM as the autoregressive model: its files at a pinned revision, each hash checked."""
-    folder = {hub.fetch(repo, name, revision, digest, **where).parent for name, digest in files.items()}.pop()
-    net, tokenizer = network.load(folder, device="cpu")
+    net, tokenizer = network.load(hub.folder(repo, revision, files, **where), device="cpu")
     if tokenizer is None:
         raise ModelError(f"{repo}: tokenizer.json is not among its files")
     network.save(net, tokenizer, output)

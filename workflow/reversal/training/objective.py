@@ -40,9 +40,9 @@ def diffusion_targets(ids, mask_id, *, generator):
 
 
 def autoregressive_targets(ids, real):
-    """Predict each next token of `ids` (B, T) that is `real` (B, T), all weighted alike."""
-    following = torch.nn.functional.pad(real[:, 1:], (0, 1)).float()  # (B, T)
-    return Targets(inputs=ids, targets=ids.roll(-1, dims=1), weights=following / following.sum())
+    """Predict each token of `ids` (B, T) that is `real` (B, T) and has one before it, all weighted alike."""
+    following = torch.nn.functional.pad(real[:, 1:], (1, 0)).float()  # (B, T)
+    return Targets(inputs=ids, targets=ids, weights=following / following.sum())
 
 
 def loss(net, batch):
@@ -51,13 +51,13 @@ def loss(net, batch):
     device = net.get_input_embeddings().weight.device
     targets = batch.targets.flatten()[where].to(device, non_blocking=True)
     weights = batch.weights.flatten()[where].to(device, non_blocking=True)
-    states = network.hidden(net, batch.inputs.to(device, non_blocking=True))
+    states = network.predictions(net, batch.inputs.to(device, non_blocking=True))
     return _weighted(net, states.flatten(0, 1)[where.to(device, non_blocking=True)], targets, weights)
 
 
 def loss_everywhere(net, batch):
     """The same for a batch on the network's device, with the head at every position: no shape depends on the masks."""
-    states = network.hidden(net, batch.inputs)
+    states = network.predictions(net, batch.inputs)
     return _weighted(net, states.flatten(0, 1), batch.targets.flatten(), batch.weights.flatten())
 
 

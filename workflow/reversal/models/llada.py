@@ -1,0 +1,77 @@
+"""LLaDA's published checkpoints: its tensor names in, transformers' Llama out, with attention in both directions.
+
+The mask token is one of the vocabulary, and a token is predicted where it stands. No code of the checkpoint is run.
+"""
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from . import layouts
+from .layouts import Layout, whole_number
+
+# LLaDA's name of each module, and ours.
+BLOCK_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.o_proj": "attn_out",
+    "post_attention_layernorm": "ff_norm",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
+}
+TOP_NAMES = {"model.embed_tokens": "wte", "model.norm": "ln_f", "lm_head": "ff_out"}
+# What a configuration has to say, where it says it, for a Llama to compute the same.
+REQUIRED = {
+    "model_type": "llada",
+    "block_type": "llama",
+    "activation_type": "silu",
+    "layer_norm_type": "rms",
+    "rope": True,
+    "alibi": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "attention_layer_norm": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "weight_tying": False,
+}
+
+
+def configuration(told, source):
+    """The Llama configuration that a LLaDA's own (a dict, from the file `source`) amounts to."""
+    heads = whole_number(told, "n_heads", source)
+    return LlamaConfig(
+        vocab_size=told.get("embedding_size") or whole_number(told, "vocab_size", source),
+        hidden_size=whole_number(told, "d_model", source),
+        intermediate_size=whole_number(told, "mlp_hidden_size", source),
+        num_hidden_layers=whole_number(told, "n_layers", source),
+        num_attention_heads=heads,
+        num_key_value_heads=told.get("n_kv_heads") or heads,
+        max_position_embeddings=told.get("max_sequence_length", 4096),
+        rms_norm_eps=told.get("rms_norm_eps", 1e-5),
+        rope_parameters={"rope_type": "default", "rope_theta": told.get("rope_theta", 10000.0)},
+        tie_word_embeddings=False,
+    )
+
+
+def rename(name):
+    """A parameter of our Llama as LLaDA calls it."""
+    module, _, part = name.rpartition(".")
+    if module in TOP_NAMES:
+        return f"model.transformer.{TOP_NAMES[module]}.{part}"
+    _, _, number, inner = module.split(".", 3)
+    return f"model.transformer.blocks.{number}.{BLOCK_NAMES[inner]}.{part}"
+
+
+LAYOUT = Layout("LLaDA", LlamaForCausalLM, REQUIRED, configuration, rename, shifted=False)
+
+
+def load(folder, device="cpu", dtype=None):
+    """The network of a LLaDA checkpoint in a folder, as the file has it or in another `dtype`."""
+    return layouts.load(LAYOUT, folder, device=device, dtype=dtype)
+
+
+def convert(output, **source):
+    """Turn a LLaDA checkpoint and its tokenizer into a model folder; `source` as in `layouts.convert`."""
+    layouts.convert(LAYOUT, output, **source)
