@@ -13,7 +13,7 @@ from reversal.common import configuration
 from reversal.common.errors import UserError
 from reversal.data import berglund, facts
 from reversal.data import generated as generation
-from reversal.models import network, smdm, tokens
+from reversal.models import dream, llada, network, smdm, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests/golden/smdm"
@@ -58,6 +58,28 @@ CONFIGURATIONS = [
         ["models", "ar"],
         {**GPT2, "hub": {**PINNED, "revision": "main"}},
         "models.ar.hub.revision is 'main'; allowed: a commit",
+    ),
+    (
+        ["models", "mdm"],
+        {"family": "diffusion", "base": "llada"},
+        "models.mdm has no llada; it needs one: a folder, or repo, revision and files with their SHA-256",
+    ),
+    (
+        ["models", "ar"],
+        {"family": "autoregressive", "base": "dream", "dream": {"folder": "x"}},
+        "models.ar.family is 'autoregressive'; allowed: diffusion, for a Dream",
+    ),
+    (
+        ["models", "mdm"],
+        {"family": "diffusion", "base": "llada", "llada": {"repo": "owner/name", "revision": "main", "files": "all"}},
+        "models.mdm.llada.files is 'all'; allowed: files with their SHA-256, or unpinned",
+    ),
+    (["training", "adapter"], {"rank": 8}, "training.adapter has no alpha; it needs one: a number above 0"),
+    (["training", "adapter"], 8, "training.adapter is 8; allowed: rank and alpha of an adapter, or null"),
+    (
+        ["pretraining", "recipe", "adapter"],
+        {"rank": 8, "alpha": 16},
+        "pretraining.recipe.adapter is {'rank': 8, 'alpha': 16}; allowed: null; a base is trained whole",
     ),
     (
         ["models", "ar"],
@@ -187,6 +209,48 @@ def lit_gpt(folder, **changes):
     smdm.convert(folder / "base", causal=False, n_head=4, **source | changes)
 
 
+def published(folder, name="llada", *, size=318):
+    """A checkpoint as published: configuration, weights in two files with their index, a tokenizer of `size` tokens."""
+    golden = ROOT / "tests/golden" / name
+    (folder / "config.json").write_bytes((golden / "config.json").read_bytes())
+    tensors = list(load_file(golden / "model.safetensors").items())
+    places = {}
+    for number, part in enumerate((tensors[:9], tensors[9:]), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file(dict(part), folder / file)
+        places |= dict.fromkeys(dict(part), file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    reader = tokens.train_tokenizer(["a few words"], 300)
+    reader.add_tokens([f"<|{i}|>" for i in range(len(reader), size)], special_tokens=True)
+    reader.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def retold(folder, name="llada", **changes):
+    told = json.loads((published(folder, name) / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in told.items() if value is not REMOVE}))
+    (dream if name == "dream" else llada).load(folder)
+
+
+def maskless(folder):
+    told = json.loads((published(folder, size=311) / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | {"eos_token_id": 0}))
+    llada.convert(folder / "base", folder=folder)
+
+
+def without_shard(folder):
+    (published(folder) / "model-00002-of-00002.safetensors").unlink()
+    llada.load(folder)
+
+
+def reindexed(folder, change):
+    index = published(folder) / "model.safetensors.index.json"
+    told = json.loads(index.read_text())
+    change(told["weight_map"])
+    index.write_text(json.dumps(told))
+    llada.load(folder)
+
+
 def saved(folder):
     net = network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
     network.save(net, None, folder / "net")
@@ -294,6 +358,51 @@ FILES = [
     ("a file without a pin", lambda f: lit_gpt(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),
     ("a tokenizer of another model", lit_gpt, "tokenizer.json has 265 tokens, but tests/golden/smdm/mdm"),
     ("an end token that is not there", lambda f: lit_gpt(f, eos_token="</s>"), "has no token '</s>'"),
+    (
+        "a checkpoint of another architecture",
+        lambda f: retold(f, model_type="llama"),
+        "config.json: model_type is 'llama'; allowed for a LLaDA: 'llada'",
+    ),
+    (
+        "a Dream with another activation",
+        lambda f: retold(f, "dream", hidden_act="gelu"),
+        "config.json: hidden_act is 'gelu'; allowed for a Dream: 'silu'",
+    ),
+    (
+        "a LLaDA of another shape than its tensors",
+        lambda f: retold(f, d_model=128),
+        "*.safetensors: tensor model.transformer.wte.weight has shape (320, 64), expected (320, 128)",
+    ),
+    (
+        "a missing shard",
+        without_shard,
+        "model-00002-of-00002.safetensors: no such file, though model.safetensors.index",
+    ),
+    (
+        "an index without a tensor",
+        lambda f: reindexed(f, lambda places: places.pop("model.transformer.ln_f.weight")),
+        "tensor model.transformer.ln_f.weight is missing",
+    ),
+    (
+        "a tokenizer of another size",
+        lambda f: llada.convert(f / "base", folder=published(f, size=321)),
+        "tokenizer.json has 321 tokens, but the network 320; it is another's",
+    ),
+    (
+        "a tokenizer without the mask",
+        maskless,
+        "tokenizer.json has no special token 311, though mask_token_id says so; it is another's",
+    ),
+    (
+        "a mask id outside the vocabulary",
+        lambda f: retold(f, mask_token_id=320),
+        "config.json: mask_token_id is 320; allowed: an id within the 320 tokens",
+    ),
+    (
+        "a configuration without a mask",
+        lambda f: retold(f, mask_token_id=REMOVE),
+        "config.json: mask_token_id is None; allowed: a whole number",
+    ),
     ("a model with a changed bit", damaged, "model.safetensors: SHA-256 differs from checksums.json"),
     ("a model without its weights", lambda f: without(f, "model.safetensors"), "no *.safetensors"),
     ("a model with half its weights", halved, "net/*.safetensors can not be read: "),

@@ -13,9 +13,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from docs import mistakes
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
-from reversal.models import folders, network, origins, smdm, tokens
+from reversal.models import dream, folders, network, origins, smdm, tokens
 from reversal.models import hub as pins
 from reversal.training import bases, pretraining
 
@@ -361,3 +362,23 @@ def test_pins_are_asked_of_the_hub_and_a_hash_that_is_there_stays(hub):
     assert found["ar"]["lit_gpt"]["weights"]["sha256"] == "a" * 64
     with pytest.raises(UserError, match="owner/model has no absent.safetensors; it has large.safetensors, token"):
         pins.pin({**source, "file": "absent.safetensors"}, **hub)
+
+
+def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
+    """Of all that a repository holds, only what the network and its tokenizer are read from is fetched."""
+    (tmp_path / "theirs").mkdir()
+    mistakes.published(tmp_path / "theirs", "dream")
+    Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "theirs").iterdir()})
+    Hub.files.update({"modeling_dream.py": b"raise SystemExit", "README.md": b"#", "pytorch_model.bin": bytes(2000)})
+    source = {"repo": "owner/model", "revision": "unpinned", "files": "unpinned"}
+    study = {"models": {"mdm": {"base": "dream", "dream": source}}}
+    found = pins.overlay(study, **hub)["models"]["mdm"]["dream"]
+    assert found["revision"] == COMMIT and set(found["files"]) == {
+        file.name for file in (tmp_path / "theirs").iterdir()
+    }
+    dream.convert(tmp_path / "base", **found, **hub)
+    net, reader = network.load(tmp_path / "base", device="cpu")
+    assert network.mask_id(net) == 311 and len(reader) == 318
+    found["files"]["model-00002-of-00002.safetensors"] = "0" * 64
+    with pytest.raises(network.ModelError, match="00002.safetensors: SHA-256 is .* expected 0000"):
+        dream.convert(tmp_path / "other", **found, **hub)

@@ -64,8 +64,10 @@ def rules():
     """{rule: its text} of all rules."""
     found = {}
     for file in (ROOT / "workflow/rules").glob("*.smk"):
-        for text in re.split(r"^(?= *rule ?\w*:)", file.read_text(), flags=re.M)[1:]:
-            found[re.match(r" *rule ?(\w*):", text)[1] or file.stem] = text
+        for text in re.split(r"^(?= *rule ?\w*:|use rule)", file.read_text(), flags=re.M)[1:]:
+            found[re.match(r"use rule \w+ as (\w+)| *rule ?(\w*):", text)[1 if text[0] == "u" else 2] or file.stem] = (
+                text
+            )
     return found
 
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from reversal.common.jobs import Job
 from reversal.data import facts
 from reversal.models import network, tokens
-from reversal.training import loop, objective
+from reversal.training import adapters, loop, objective
 
 RECIPE = {"epochs": 4, "batch": 8, "learning_rate": 0.01, "warmup_steps": 3}
 ROWS = [[3 + (i * j) % 40 for j in range(1, 5 + i % 4)] for i in range(60)]
@@ -170,6 +171,31 @@ def test_an_interrupted_run_ends_in_the_same_weights(causal, width, tmp_path, mo
     assert history.loss.tolist() == expected.loss.tolist()
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_adapter_is_trained_alone_resumed_and_merged_into_an_ordinary_network(causal, tmp_path, monkeypatch):
+    nets = {name: fresh(causal) for name in ("whole", "broken", "resumed")}
+    own = {"rank": 2, "alpha": 4}
+    adapted = {name: adapters.attach(net, **own, seed=3) for name, net in nets.items()}
+    before = weights(fresh(causal))
+    ids = torch.tensor([[3, 4, 5, 6]])
+    torch.testing.assert_close(network.hidden(nets["whole"], ids), network.hidden(fresh(causal), ids), rtol=0, atol=0)
+    expected = loop.fit(nets["whole"], ROWS, recipe(adapter=own))
+    interrupted_run(nets["broken"], tmp_path, monkeypatch, after=9, adapter=own)
+    saved = load_file(max(tmp_path.iterdir()) / "net.safetensors")
+    assert saved and all(".lora_" in name for name in saved)
+    history = loop.fit(nets["resumed"], ROWS, recipe(adapter=own), checkpoints=tmp_path, seconds_between=999)
+    assert history.loss.tolist() == expected.loss.tolist()
+    said = network.hidden(nets["whole"], ids)
+    for name in ("whole", "resumed"):
+        adapters.merge(adapted[name])
+    torch.testing.assert_close(network.hidden(nets["whole"], ids), said, atol=1e-5, rtol=1e-4)
+    assert_same(weights(nets["whole"]), weights(nets["resumed"]))
+    after = weights(nets["whole"])
+    assert after.keys() == before.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.startswith("model.layers") and "norm" not in name}
+
+
 @pytest.mark.parametrize("file", ["net.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path, monkeypatch):
     whole, broken, resumed = fresh(False), fresh(False), fresh(False)
@@ -266,6 +292,14 @@ def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(bas
     first, second = (network.load(tmp_path / name / "model", device="cpu")[0] for name in ("whole", "killed"))
     assert_same(weights(first), weights(second))
     assert not checkpoints.exists()
+
+
+def test_a_model_fine_tuned_with_an_adapter_is_a_folder_like_any_other(base, tmp_path):
+    loop.run(task(base, tmp_path, epochs=1, adapter={"rank": 4, "alpha": 8}))
+    tuned, before = network.load(tmp_path / "model", device="cpu")[0], network.load(base, device="cpu")[0]
+    assert {file.name for file in (tmp_path / "model").iterdir()} == {file.name for file in base.iterdir()}
+    assert tuned.config.to_dict() == before.config.to_dict()
+    assert not torch.equal(tuned.model.layers[0].mlp.up_proj.weight, before.model.layers[0].mlp.up_proj.weight)
 
 
 def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):

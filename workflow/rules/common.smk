@@ -131,6 +131,13 @@ def own_files(wildcards):
     return local([sources[part]["path"] for part in ("weights", "tokenizer") if "path" in sources[part]])
 
 
+def checkpoint_files(wildcards):
+    """The files of a published checkpoint that is in a folder here."""
+    model = config["models"][wildcards.model]
+    folder = model[model["base"]].get("folder")
+    return files_in(folder) if folder else []
+
+
 def models_from(base):
     """A pattern for the names of the models that start from this kind of base; matches nothing where there are none."""
     return "|".join(name for name, model in config["models"].items() if model["base"] == base) or "(?!)"

@@ -113,6 +113,36 @@ rule base_lit_gpt:
         "../scripts/base_lit_gpt.py"
 
 
+rule base_llada:
+    """Start from a LLaDA checkpoint: a folder or a hub repository at a pinned revision, its tensors renamed."""
+    input:
+        files=checkpoint_files,
+        code=library("base_checkpoint"),
+    output:
+        directory("<results>/models/{model}/base"),
+    log:
+        "<results>/logs/base/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base/{model}.tsv"
+    wildcard_constraints:
+        model=models_from("llada"),
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        kind="llada",
+        source=lambda wildcards: config["models"][wildcards.model]["llada"],
+    script:
+        "../scripts/base_checkpoint.py"
+
+
+use rule base_llada as base_dream with:
+    wildcard_constraints:
+        model=models_from("dream"),
+    params:
+        kind="dream",
+        source=lambda wildcards: config["models"][wildcards.model]["dream"],
+
+
 rule bases:
     """All models before fine-tuning."""
     input:

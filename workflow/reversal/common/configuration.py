@@ -51,6 +51,13 @@ def _impossible(config):
         yield ["network", "width"], even
     for name, model in config["models"].items():
         yield from _too_wide(config, name, model)
+    for place, recipe in (
+        (["training"], config["training"]),
+        (["pretraining", "recipe"], config["pretraining"]["recipe"]),
+    ):
+        if recipe.get("adapter") and (recipe.get("compile") or place != ["training"]):
+            allowed = "null, when compile is true" if place == ["training"] else "null; a base is trained whole"
+            yield [*place, "adapter"], f"{_dotted([*place, 'adapter'])} is {recipe['adapter']}; allowed: {allowed}"
     if config["sampling"]["remasking"] != "none" and config["sampling"]["order"] == "random":
         yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
     steps, traced = config["sampling"]["steps"], config["tracing"]["sampling_steps"]

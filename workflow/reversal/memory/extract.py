@@ -112,7 +112,7 @@ def _read(net, sequences, recording):
         with recording() as seen:
             network.hidden(net, batch.ids)
         rows = torch.arange(len(batch), device=batch.ids.device)
-        return batch.number.tolist(), {name: states[rows, batch.place] for name, states in seen.items()}
+        return batch.number.tolist(), {name: states[rows, batch.place].float() for name, states in seen.items()}
 
     for numbers, vectors in batches.each(look, collate(net, sequences)):
         for name, there in vectors.items():

@@ -50,10 +50,10 @@ def convert(layout, output, *, folder=None, repo=None, revision=None, files=None
     mask, size = network.mask_id(net), net.config.vocab_size
     # Embeddings are padded to a round number, so that the tokenizer may have fewer.
     if len(reader) > size:
-        raise ModelError(f"{folder}: the tokenizer has {len(reader)} tokens, but the network {size}; it is another's")
+        raise ModelError(f"{folder}/tokenizer.json has {len(reader)} tokens, but the network {size}; it is another's")
     if mask not in reader.added_tokens_decoder:
         raise ModelError(
-            f"{folder}: the tokenizer has no special token {mask}, though mask_token_id says so; it is another's"
+            f"{folder}/tokenizer.json has no special token {mask}, though mask_token_id says so; it is another's"
         )
     network.save(net, reader, output)
 

@@ -173,9 +173,13 @@ def save(net, tokenizer, path):
             tokenizer.save_pretrained(draft)
 
 
-def load(path, device=None, dtype=torch.float32):
-    """The network (eval mode) and its tokenizer from a folder in Hugging Face layout; only safetensors are read."""
-    path = Path(path)
+def load(path, device=None, dtype=None):
+    """The network (eval mode) and its tokenizer from a folder in Hugging Face layout; only safetensors are read.
+
+    Without a `dtype`, weights stored in bfloat16 stay so on a GPU, where a large network needs the room, and others
+    become float32; "auto" is as they are stored.
+    """
+    path, device = Path(path), torch.device(device or default_device())
     folders.verify(path)
     kind = folders.read_json(path / "config.json").get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -185,10 +189,12 @@ def load(path, device=None, dtype=torch.float32):
         )
     here = {"local_files_only": True, "trust_remote_code": False}
     with _told(path / "*.safetensors"):
+        config = AutoConfig.from_pretrained(path, **here)
+        stays = device.type == "cuda" and config.dtype == torch.bfloat16
         net, found = AutoModelForCausalLM.from_pretrained(
             path,
-            config=AutoConfig.from_pretrained(path, **here),
-            dtype=dtype,
+            config=config,
+            dtype=dtype or (torch.bfloat16 if stays else torch.float32),
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -202,7 +208,7 @@ def load(path, device=None, dtype=torch.float32):
     if (path / "tokenizer.json").is_file():
         with _told(path / "tokenizer.json"):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **here)
-    return _finish(net).to(device or default_device()), tokenizer
+    return _finish(net).to(device), tokenizer
 
 
 @contextmanager

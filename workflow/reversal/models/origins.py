@@ -32,8 +32,11 @@ def told(model, base, shipped):
             return "a base pretrained here on generated biographies of people who are in no study"
         case "scratch":
             return "random weights"
-        case "hub":
-            return f"the public checkpoint {model['hub']['repo']}, commit {model['hub']['revision'][:12]}"
+        case "hub" | "llada" | "dream" as kind:
+            source = model[kind]
+            if "folder" in source:
+                return f"a checkpoint of your own, from {source['folder']}"
+            return f"the public checkpoint {source['repo']}, commit {source['revision'][:12]}"
     weights = model["lit_gpt"]["weights"]
     if "path" in weights:
         return f"a checkpoint of your own, from {weights['path']}"

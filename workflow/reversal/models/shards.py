@@ -43,20 +43,20 @@ def network_of(kind, config, folder, *, rename, device, dtype):
 
     `rename` gives a parameter's name in the checkpoint. `dtype` None: as the checkpoint has them.
     """
-    places = locate(folder)
+    places, source = locate(folder), Path(folder) / "*.safetensors"
     with torch.device("meta"):
         net = kind(config)
     wanted = {rename(name): parameter for name, parameter in net.named_parameters()}
     for name in wanted.keys() - places.keys():
-        raise ModelError(f"{folder}: tensor {name} is missing; a {config.model_type} of this shape has it")
+        raise ModelError(f"{source}: tensor {name} is missing; a network of {config.num_hidden_layers} blocks has it")
     for name in places.keys() - wanted.keys():
-        raise ModelError(f"{folder}: tensor {name} is not part of a network of {config.num_hidden_layers} blocks")
+        raise ModelError(f"{source}: tensor {name} is not part of a network of {config.num_hidden_layers} blocks")
     with ExitStack() as stack:
         files = {file: stack.enter_context(opened(file)) for file in set(places.values())}
         for name, parameter in wanted.items():
             given = tuple(_slice(files[places[name]], name, places[name]).get_shape())
             if given != tuple(parameter.shape):
-                raise ModelError(f"{folder}: tensor {name} has shape {given}, expected {tuple(parameter.shape)}")
+                raise ModelError(f"{source}: tensor {name} has shape {given}, expected {tuple(parameter.shape)}")
         first = next(iter(wanted))
         net = net.to(dtype or files[places[first]].get_tensor(first).dtype).to_empty(device=device)
         with torch.no_grad():

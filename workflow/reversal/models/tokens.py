@@ -66,7 +66,7 @@ def read_pretrained(folder, eos):
     else:
         raise UserError(f"{folder}: no tokenizer.json, nor vocab.json and merges.txt; a checkpoint needs its tokenizer")
     if tokenizer.id_to_token(eos) is None:
-        raise UserError(f"{folder}: the tokenizer has no token {eos}, though eos_token_id says so; it is another's")
+        raise UserError(f"{folder}/tokenizer.json has no token {eos}, though eos_token_id says so; it is another's")
     return _fast(tokenizer, tokenizer.id_to_token(eos))
 
 

@@ -7,7 +7,7 @@ from ..models.folders import ModelError
 
 def from_hub(output, *, repo, revision, files, **where):
     """Any Hugging Face causal LM as the autoregressive model: its files at a pinned revision, each hash checked."""
-    net, tokenizer = network.load(hub.folder(repo, revision, files, **where), device="cpu")
+    net, tokenizer = network.load(hub.folder(repo, revision, files, **where), device="cpu", dtype="auto")
     if tokenizer is None:
         raise ModelError(f"{repo}: tokenizer.json is not among its files")
     network.save(net, tokenizer, output)

@@ -33,7 +33,7 @@ from ..common.files import sha256, write_table
 from ..common.jobs import Job, Progress
 from ..data import facts
 from ..models import folders, network, tokens
-from . import objective
+from . import adapters, objective
 from .recorded import Recorder, unmasked
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
@@ -59,6 +59,7 @@ class Recipe:
     width: int | tuple[int, int] = 0  # pad a diffusion model's rows: see `drawn_width`
     cut: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
     compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
+    adapter: dict | None = None  # train one of such `rank` and `alpha`, not the weights themselves
     seed: int = 0
 
 
@@ -125,7 +126,7 @@ def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity
     ]
     recorded = recipe.compile and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(
-        net.parameters(),
+        adapters.trained(net).values(),
         lr=0.0,
         betas=recipe.betas,
         weight_decay=recipe.weight_decay,
@@ -229,15 +230,16 @@ def _in_parts(net, batch, device, parts):
 
 def _step(net, optimizer, loss, rate, clip, world):
     """One update with the gradients that are there; returns the loss summed over processes."""
+    parameters = list(adapters.trained(net).values())
     for group in optimizer.param_groups:
         group["lr"] = rate
     if world > 1:
-        for parameter in net.parameters():
+        for parameter in parameters:
             if parameter.grad is None:  # the batch had no row for this process
                 parameter.grad = torch.zeros_like(parameter)
-        for tensor in [loss, *(p.grad for p in net.parameters())]:
+        for tensor in [loss, *(p.grad for p in parameters)]:
             dist.all_reduce(tensor)
-    torch.nn.utils.clip_grad_norm_(net.parameters(), clip, foreach=True)
+    torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss
@@ -275,7 +277,8 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=self.folder))
         try:
-            save_file({name: p.detach().contiguous() for name, p in net.named_parameters()}, draft / "net.safetensors")
+            weights = {name: p.detach().contiguous() for name, p in adapters.trained(net).items()}
+            save_file(weights, draft / "net.safetensors")
             save_file(_moments(net, optimizer), draft / "optimizer.safetensors")
             files = {file.name: sha256(file) for file in draft.iterdir()}
             (draft / "state.json").write_text(json.dumps({"owner": self.owner, "files": files, "history": history}))
@@ -303,7 +306,7 @@ class Checkpoints:
             weights = load_file(snapshot / "net.safetensors")
             moments = load_file(snapshot / "optimizer.safetensors")
             with torch.no_grad():
-                for name, parameter in net.named_parameters():
+                for name, parameter in adapters.trained(net).items():
                     parameter.copy_(weights[name])
                     optimizer.state[parameter] = {
                         kind: moments[f"{kind}/{name}"].to("cpu" if kind == "step" and device.type == "cpu" else device)
@@ -324,7 +327,7 @@ class Checkpoints:
 def _moments(net, optimizer):
     return {
         f"{kind}/{name}": optimizer.state[parameter][kind].contiguous()
-        for name, parameter in net.named_parameters()
+        for name, parameter in adapters.trained(net).items()
         for kind in ("step", "exp_avg", "exp_avg_sq")
     }
 
@@ -357,8 +360,10 @@ def _work(task, job):
     if dist.is_initialized() and device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    net, tokenizer = network.load(task["base"], device=device)
     recipe = Recipe(**task["recipe"])
+    # Updates of whole networks are too small for weights in 16 bits.
+    net, tokenizer = network.load(task["base"], device=device, dtype=None if recipe.adapter else torch.float32)
+    adapted = adapters.attach(net, **recipe.adapter, seed=recipe.seed) if recipe.adapter else None
     examples = [tokens.encode(tokenizer, row) for row in facts.read(task["rows"])]
     history = fit(
         net,
@@ -371,6 +376,8 @@ def _work(task, job):
         seconds_between=task["checkpoint_seconds"],
         job=job,
     )
+    if adapted:
+        adapters.merge(adapted)
     if not dist.is_initialized() or dist.get_rank() == 0:
         network.save(net, tokenizer, task["output"])
         write_table(history, task["history"])

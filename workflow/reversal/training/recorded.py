@@ -8,7 +8,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ..common.batches import attempt
-from . import objective
+from . import adapters, objective
 
 
 @contextmanager
@@ -86,7 +86,7 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             loss = self._gradients(held)
-            norm = torch.nn.utils.get_total_norm([p.grad for p in self.net.parameters()], foreach=True)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in adapters.trained(self.net).values()], foreach=True)
             # Clipping by the optimizer itself, which divides by this, saves a pass over the gradients.
             self.optimizer.grad_scale = (norm / self.clip).clamp(min=1.0)
             self.optimizer.step()
