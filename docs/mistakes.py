@@ -126,7 +126,6 @@ CONFIGURATIONS = [
     (["sampling", "order"], "greedy", "sampling.order is 'greedy'; allowed: confidence or random"),
     (["sampling", "block"], 0, "sampling.block is 0; allowed: a whole number of tokens from 1 up, or null"),
     (["likelihood", "samples"], 1, "likelihood.samples is 1; allowed: a whole number from 2 up"),
-    (["statistics", "bootstrap_draws"], 5, "statistics.bootstrap_draws is 5; allowed: a whole number from 100 up"),
     (["precision"], "float16", "precision is 'float16'; allowed: float32 or bfloat16"),
     (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
     (["keyvalue", "search", "decay"], -1, "keyvalue.search.decay is -1; allowed: a number from 0 up"),

@@ -74,7 +74,7 @@ def rows(scaling, study, name):
 
 
 def percent(row):
-    return f"{100 * row.accuracy:.0f} ({100 * row.cluster_low:.0f}–{100 * row.cluster_high:.0f})"
+    return f"{100 * row.accuracy:.0f} ({100 * row.ci_low:.0f}–{100 * row.ci_high:.0f})"
 
 
 def smdm():

@@ -34,6 +34,7 @@ PAPER = {
     "kept": [],
 }
 STEPS = [1, 4]
+TURNED = {"d2p_same": "p2d_reverse", "p2d_same": "d2p_reverse"}
 LAYERS = 2
 ROLES = [
     "prior prompt",
@@ -143,7 +144,6 @@ def _given(folder, config, families, figures):
             bases=[str(folder / f"models/{name}/base") for name in families],
             shipped=str(ROOT / "data/base/shipped.json"),
             data=data,
-            completions=completions,
             histories=[str(folder / f"models/{name}.training.csv") for name in trained],
             published=str(ROOT / "paper/table3.csv"),
             kept=[
@@ -261,7 +261,7 @@ def _tables(folder, families, reverse, answered):
                 "ci_low": gap - 1,
                 "ci_high": gap + 1,
             }
-            | {"p_value": 0.01, "right_more_likely": 0.7}
+            | {"right_more_likely": 0.7, "preferred_low": 0.6, "preferred_high": 0.8}
             for name, split in itertools.product(families, RECALL_SPLITS)
             for gap in [3.0 if answered and not (split.endswith("reverse") and not reverse[name]) else 0.0]
         ],
@@ -287,8 +287,8 @@ def _tables(folder, families, reverse, answered):
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
         "value ci_low ci_high null_mean p_value n p_adjusted",
         "edits": "model seed layer peak group measure statistic when value ci_low ci_high n probes",
-        "recall_differences": "diffusion autoregressive split steps difference ci_low ci_high "
-        "diffusion_accuracy autoregressive_accuracy",
+        "recall_differences": "contrast model split steps against_model against_split against_steps seeds n "
+        "first second difference ci_low ci_high agree",
     }
     for name, rows in tables.items():
         file = folder / f"tables/{name}.csv"
@@ -307,22 +307,33 @@ def _scaling(families, reverse, answered):
             share = reverse[name] if split.endswith("reverse") else float(answered)
             share *= 0.5 if steps == STEPS[0] else 1
             around = {"ci_low": max(0, share - 0.05), "ci_high": min(1, share + 0.05)}
-            cluster = {"cluster_low": around["ci_low"], "cluster_high": around["ci_high"]}
             about = {"model": name, "seed": 1, "split": split, "steps": steps, "n": 30, "accuracy": share}
-            rows.append(about | around | cluster)
+            rows.append(about | around)
     return rows
 
 
 def _differences(families, reverse):
-    if len(families) < 2:
-        return []
-    gaps = {split: reverse["mdm"] - reverse["ar"] if split.endswith("reverse") else 0 for split in RECALL_SPLITS}
-    return [
-        {"diffusion": "mdm", "autoregressive": "ar", "split": split, "steps": steps, "difference": gap}
-        | _around(gap)
-        | {"diffusion_accuracy": reverse["mdm"], "autoregressive_accuracy": reverse["ar"]}
-        for steps, (split, gap) in itertools.product(STEPS, gaps.items())
-    ]
+    share = {
+        (name, split): reverse[name] if split.endswith("reverse") else 1
+        for name, split in itertools.product(families, RECALL_SPLITS)
+    }
+    pairs = []
+    for (name, family), split in itertools.product(families.items(), RECALL_SPLITS):
+        steps = STEPS[-1] if family == "diffusion" else None
+        own = (name, split, steps)
+        if family == "diffusion":
+            pairs += [("family", own, (other, split, None)) for other in families if families[other] != family]
+            pairs.append(("steps", own, (name, split, STEPS[0])))
+        if split.endswith("same"):
+            pairs.append(("question", own, (name, TURNED[split], steps)))
+    rows = []
+    for kind, one, other in pairs:
+        ends = [share[end[:2]] * (0.5 if end[2] == STEPS[0] else 1) for end in (one, other)]
+        about = dict(zip(("model", "split", "steps"), one, strict=True))
+        against = dict(zip(("against_model", "against_split", "against_steps"), other, strict=True))
+        shares = {"first": ends[0], "second": ends[1], "difference": ends[0] - ends[1], "agree": 0.5}
+        rows.append({"contrast": kind, **about, **against, **shares, **_around(ends[0] - ends[1])})
+    return rows
 
 
 def _effects(families):

@@ -87,7 +87,7 @@ def scaling(seeds=(1,), models=MODELS):
                 for steps in (1, 2, 4) if family == "diffusion" else (None,):
                     share = 0.5 if steps is None else steps / 5
                     records.append((model, seed, split, steps, share, share - 0.1, share + 0.1))
-    columns = ["model", "seed", "split", "steps", "accuracy", "cluster_low", "cluster_high"]
+    columns = ["model", "seed", "split", "steps", "accuracy", "ci_low", "ci_high"]
     return pd.DataFrame(records, columns=columns)
 
 
@@ -284,7 +284,7 @@ EDGES = {
     "published values": lambda: recall.step_scaling(
         scaling(), models=MODELS, published=pd.DataFrame({"steps": [1, 2], **dict.fromkeys(RECALL, 40.0)})
     ),
-    "no intervals": lambda: recall.step_scaling(with_nans(scaling(), "cluster_low", "cluster_high"), models=MODELS),
+    "no intervals": lambda: recall.step_scaling(with_nans(scaling(), "ci_low", "ci_high"), models=MODELS),
     "no recall": lambda: recall.step_scaling(scaling().head(0), models=MODELS),
     "no traces": lambda: tracing.trace_facts({("mdm", "p2d_same"): []}, models=MODELS),
     "harmful restorations": lambda: tracing.trace_facts(traced(PLAIN, sign=-1), models=MODELS),

@@ -52,66 +52,13 @@ def test_means_of_many_cells_leave_out_what_was_not_measured(rng):
 
 
 @pytest.mark.parametrize("values", [[], [np.nan, np.nan]])
-def test_the_mean_of_nothing_is_not_a_number(values, rng):
+def test_the_mean_of_nothing_is_not_a_number(values):
     assert np.isnan(intervals.mean(values)).all()
-    assert np.isnan(intervals.clustered(values, range(len(values)), draws=9, rng=rng)).all()
 
 
 def test_one_fact_gives_a_mean_without_an_interval():
     estimate, low, high = intervals.mean([3.0])
     assert estimate == 3 and np.isnan(low) and np.isnan(high)
-
-
-def test_one_cluster_gives_a_mean_without_an_interval(rng):
-    estimate, low, high = intervals.clustered([0, 1, 1, 0], ["a"] * 4, draws=50, rng=rng)
-    assert estimate == 0.5 and np.isnan(low) and np.isnan(high)
-
-
-def test_all_correct_is_all_correct_in_every_draw(rng):
-    assert intervals.clustered(np.ones(30), np.repeat(range(3), 10), draws=50, rng=rng) == (1, 1, 1)
-
-
-def test_prompts_that_share_a_fact_count_as_one(rng):
-    fact = rng.standard_normal(30)
-    once = intervals.clustered(fact, range(30), draws=4000, rng=rng)
-    tenfold = intervals.clustered(np.repeat(fact, 10), np.repeat(range(30), 10), draws=4000, rng=rng)
-    assert tenfold == pytest.approx(once, abs=0.05)
-    assert once == pytest.approx(intervals.mean(fact), abs=0.1)
-
-
-def test_groups_of_unequal_size_keep_the_mean_of_all_rows(rng):
-    assert intervals.clustered([1, 1, 1, 0], [0, 0, 0, 1], draws=50, rng=rng).estimate == 0.75
-
-
-def test_the_clustered_interval_covers_the_truth(rng):
-    facts = np.arange(25).repeat(4)
-    covered = 0
-    for _ in range(300):
-        values = rng.standard_normal(25).repeat(4) + 0.5 * rng.standard_normal(100)
-        _, low, high = intervals.clustered(values, facts, draws=300, rng=rng)
-        covered += low <= 0 <= high
-    assert 0.88 < covered / 300 < 0.98
-
-
-def test_cells_of_a_clustered_mean_are_means_of_their_own(rng):
-    values = rng.standard_normal((20, 2, 2))
-    groups = np.arange(20) // 2
-    together = intervals.clustered(values, groups, draws=200, rng=np.random.default_rng(1))
-    alone = intervals.clustered(values[:, 1, 0], groups, draws=200, rng=np.random.default_rng(1))
-    assert together.low[1, 0] == pytest.approx(alone.low)
-
-
-def test_a_paired_difference_cancels_what_pairs_share(rng):
-    fact = 10 * rng.standard_normal(30)
-    estimate, low, high = intervals.paired(fact + 1, fact, range(30), draws=200, rng=rng)
-    assert (estimate, low, high) == pytest.approx((1, 1, 1))
-
-
-def test_unequal_lengths_are_refused_in_one_line(rng):
-    with pytest.raises(ValueError, match="4 values but 3 groups"):
-        intervals.clustered(np.ones(4), range(3), draws=9, rng=rng)
-    with pytest.raises(ValueError, match=r"\(4,\) and \(3,\) differ"):
-        intervals.paired(np.ones(4), np.ones(3), range(4), draws=9, rng=rng)
 
 
 def test_holm_on_a_case_worked_by_hand():

@@ -10,10 +10,6 @@ from reversal.recall import ask
 from reversal.recall import tables as recall_tables
 
 
-def rng():
-    return np.random.default_rng(0)
-
-
 @pytest.mark.parametrize(
     ("reference", "generation", "right"),
     [
@@ -49,7 +45,8 @@ def completions():
         for split in recall_tables.TABLE_SPLITS:
             for fact in range(4):
                 for prompt in range(5):
-                    base = {"seed": seed, "split": split, "fact": f"f{fact}", "prompt": f"{fact} {prompt}"}
+                    base = {"seed": seed, "split": split, "fact": f"f{fact}", "template": prompt}
+                    base["prompt"] = f"{fact} {prompt}"
                     for name, steps, right in (
                         ("mdm", 1, fact < 2),
                         ("mdm", 16, fact < 3),
@@ -65,21 +62,21 @@ def completions():
 
 
 def test_step_scaling_has_a_row_per_model_seed_split_and_number_of_steps():
-    table = recall_tables.step_scaling(completions(), draws=200, rng=rng())
-    expected = "model seed split file steps n correct accuracy ci_low ci_high cluster_low cluster_high char_bleu bleu"
+    table = recall_tables.step_scaling(completions())
+    expected = "model seed split file steps n correct accuracy ci_low ci_high char_bleu bleu"
     assert list(table.columns) == expected.split()
     assert len(table) == 2 * 4 * 3
     at = (table.model == "mdm") & (table.steps == 16) & (table.split == "p2d_reverse") & (table.seed == 1)
     row = table[at].iloc[0]
     assert (row.n, row.correct, row.accuracy, row.file) == (20, 15, 0.75, "p2d_reverse_prompts_test")
-    assert row.cluster_low < row.ci_low < 0.75 < row.ci_high < row.cluster_high  # five prompts a fact say little more
+    assert row.ci_low < 0.2 and row.ci_high > 0.97  # five prompts a fact say no more than one
     assert row.char_bleu == pytest.approx(75 + recall_tables.char_bleu("right answer", "wrong") / 4)
     assert 0 < row.bleu < 100  # though no generation has four words
     assert table[table.model == "ar"].steps.isna().all()
 
 
 def test_both_conventions_hold_the_same_numbers_under_names_that_say_the_file():
-    table = recall_tables.step_scaling(completions(), draws=50, rng=rng())
+    table = recall_tables.step_scaling(completions())
     training, question = recall_tables.by_training_direction(table), recall_tables.by_question_direction(table)
     assert list(training.columns) == ["model", "steps", "seeds", *recall_tables.BY_TRAINING.values()]
     assert list(question.columns[3:]) == [
@@ -99,7 +96,7 @@ def test_both_conventions_hold_the_same_numbers_under_names_that_say_the_file():
 
 
 def test_published_values_stand_beside_those_of_the_same_steps():
-    table = recall_tables.step_scaling(completions(), draws=50, rng=rng())
+    table = recall_tables.step_scaling(completions())
     published = pd.DataFrame(
         {"steps": [1, 16]} | {split: [10.0 * i, 20.0] for i, split in enumerate(recall_tables.TABLE_SPLITS)}
     )
@@ -112,22 +109,53 @@ def test_published_values_stand_beside_those_of_the_same_steps():
     assert wide[wide.model == "ar"].iloc[:, beside].isna().all()
 
 
-def test_paired_differences_pool_seeds_and_compare_the_same_prompts():
-    table = recall_tables.paired_differences(
-        completions(), diffusion_model="mdm", autoregressive_model="ar", draws=500, rng=rng()
-    )
-    row = table[(table.split == "p2d_reverse") & (table.steps == 16)].iloc[0]
-    assert (row.n, row.seeds, row.difference, row.autoregressive_accuracy) == (40, 2, 0.75, 0)
-    assert row.ci_low < 0.75 <= row.ci_high
-    assert table[(table.split == "p2d_same") & (table.steps == 16)].iloc[0].difference == 0
+def compared(contrast, **where):
+    table = recall_tables.differences(completions(), {"mdm": "diffusion", "ar": "autoregressive"})
+    rows = table[table.contrast == contrast]
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    return rows
 
 
-def test_a_clear_preference_has_a_small_p_value():
+def test_families_are_compared_on_the_same_prompts_of_all_seeds():
+    row = compared("family", split="p2d_reverse", steps=16).iloc[0]
+    assert (row.model, row.against_model, row.n, row.seeds) == ("mdm", "ar", 40, 2)
+    assert (row.difference, row.second) == (0.75, 0) and row.ci_low < 0.75 <= row.ci_high
+    same = compared("family", split="p2d_same", steps=16).iloc[0]
+    assert (same.difference, same.agree) == (0, 1)
+
+
+def test_the_most_steps_are_compared_with_each_fewer():
+    rows = compared("steps")
+    assert set(rows.model) == {"mdm"} and set(zip(rows.steps, rows.against_steps, strict=True)) == {(16, 1)}
+    assert (rows.difference == 0.25).all() and (rows.agree == 0.75).all()
+
+
+def test_turned_round_the_question_or_the_people_stay_the_same():
+    rows = pd.concat([compared("question"), compared("people")])
+    pairs = set(zip(rows.contrast, rows.split, rows.against_split, strict=True))
+    assert pairs == {
+        ("question", "d2p_same", "p2d_reverse"),
+        ("question", "p2d_same", "d2p_reverse"),
+        ("people", "d2p_same", "d2p_reverse"),
+        ("people", "p2d_same", "p2d_reverse"),
+    }
+    assert (rows[rows.model == "ar"].difference == 0.75).all() and (rows[rows.model == "mdm"].difference == 0).all()
+
+
+def test_one_model_alone_has_no_other_family_to_be_compared_with():
+    alone = completions().query("model == 'ar'")
+    assert set(recall_tables.differences(alone, {"ar": "autoregressive"}).contrast) == {"question", "people"}
+
+
+def test_a_clear_preference_has_an_interval_above_zero():
     facts = [f"f{i}" for i in range(10) for _ in range(3)]
     right = np.linspace(-2, -1, 30)
     table = pd.DataFrame(
         {"model": "ar", "seed": 0, "split": "p2d_same", "kind": "exact", "fact": facts, "right": right}
-        | {"wrong": right - np.tile([1.0, 2.0, 3.0], 10) - right / 5, "right_error": 0.0, "wrong_error": 0.0}
+        | {"template": np.tile(range(3), 10)}
+        | {"wrong": right - np.tile([1.5, 2.0, 2.5], 10) - right / 5, "right_error": 0.0, "wrong_error": 0.0}
     )
-    row = recall_tables.likelihood(table, draws=200, rng=rng()).iloc[0]
-    assert row.p_value < 1e-4 and row.ci_low > 0 and row.right_more_likely == 1 and row.sampling_error == 0
+    row = recall_tables.likelihood(table).iloc[0]
+    assert 0 < row.ci_low < 2 < row.ci_high and row.right_more_likely == 1 and row.sampling_error == 0
+    assert row.preferred_low == pytest.approx(0.7225, abs=1e-3)  # Wilson's of ten facts

@@ -75,10 +75,8 @@ CORES = workflow.resource_settings.cores or 1
 SHARED_THREADS = max(1, CORES // (len(config["models"]) * len(config["seeds"])))
 
 
-STATISTICS = config["statistics"]
 FAMILIES = {name: model["family"] for name, model in config["models"].items()}
 DIFFUSION = [name for name, family in FAMILIES.items() if family == "diffusion"]
-AUTOREGRESSIVE = [name for name, family in FAMILIES.items() if family == "autoregressive"]
 FIRST_SEED = config["seeds"][0]
 TRAINED = expand("{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"])
 FIRST = expand("{model}/seed_{seed}", model=FAMILIES, seed=FIRST_SEED)

@@ -36,7 +36,6 @@ rule numbers:
     input:
         **EVIDENCE,
         histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
-        completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         published=local("paper/table3.csv"),
         bases=expand("<results>/models/{model}/base", model=FAMILIES),
         shipped=local("data/base/shipped.json"),

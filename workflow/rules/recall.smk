@@ -26,7 +26,7 @@ rule complete:
 
 
 rule score:
-    """Recall against denoising steps in both conventions, and the difference between the families."""
+    """Recall against denoising steps in both conventions, and its differences: by family, by steps, turned round."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         smdm=local("paper/table3.csv"),
@@ -42,11 +42,9 @@ rule score:
     conda:
         "../../envs/reversal.yaml"
     params:
-        **STATISTICS,
         trained=TRAINED,
+        families=FAMILIES,
         beside_smdm=BESIDE_SMDM,
-        diffusion=DIFFUSION,
-        autoregressive=AUTOREGRESSIVE,
     script:
         "../scripts/score.py"
 
@@ -90,8 +88,6 @@ rule likelihood:
     localrule: True
     conda:
         "../../envs/reversal.yaml"
-    params:
-        **STATISTICS,
     script:
         "../scripts/likelihood.py"
 

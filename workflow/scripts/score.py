@@ -1,6 +1,5 @@
 """Turn completions into tables of recall."""
 
-import numpy as np
 import pandas as pd
 
 from reversal.common import files, jobs
@@ -16,15 +15,9 @@ with jobs.job(snakemake):
         parts.append(completion_files.read(file, model=model, seed=int(seed)))
     completions = pd.concat(parts)
     completions = completions[completions.split.isin(RECALL_SPLITS)]  # others are answered to be traced
-    how = {"draws": params.bootstrap_draws, "rng": np.random.default_rng(params.seed)}
     smdm = pd.read_csv(snakemake.input.smdm) if params.beside_smdm else None
-    scaling = recall_tables.step_scaling(completions, **how)
-    pairs = [(mdm, ar) for mdm in params.diffusion for ar in params.autoregressive]
-    differences = [
-        recall_tables.paired_differences(completions, diffusion_model=mdm, autoregressive_model=ar, **how)
-        for mdm, ar in pairs
-    ]
+    scaling = recall_tables.step_scaling(completions)
     files.write_table(scaling, output.steps)
     files.write_table(recall_tables.by_training_direction(scaling, smdm), output.by_training)
     files.write_table(recall_tables.by_question_direction(scaling, smdm), output.by_question)
-    files.write_table(pd.concat(differences or [pd.DataFrame({"diffusion": []})]), output.differences)
+    files.write_table(recall_tables.differences(completions, params.families), output.differences)

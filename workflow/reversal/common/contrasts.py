@@ -35,6 +35,8 @@ class Sample(NamedTuple):
 
 def verdict(low, high):
     """Whether an interval lies above zero ("more"), below it ("less") or neither ("unclear", also if unknown)."""
+    if np.isnan(low) or np.isnan(high):
+        return "unclear"
     return "more" if low > 0 else "less" if high < 0 else "unclear"
 
 

@@ -1,4 +1,4 @@
-"""Estimates with their uncertainty: intervals over facts, and corrections for many tests.
+"""Plain estimates with their uncertainty, and corrections for many tests; `contrasts` has what claims rest on.
 
 A NaN is a measurement that was not made: it is left out.
 What cannot be known from the rest is NaN, never an error.
@@ -44,41 +44,6 @@ def mean(values, level=0.95):
         variance = np.where(known, (values - estimate) ** 2, 0).sum(0) / (n - 1)
         reach = stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(variance / n)
     return _interval(estimate, estimate - reach, estimate + reach)
-
-
-def clustered(values, groups, *, draws, rng, level=0.95):
-    """Percentile bootstrap of the mean of `values` (rows, ...) that redraws whole `groups` (rows,).
-
-    Prompts about one fact rise and fall together, so facts are drawn, not prompts. One group says nothing
-    about the next: its ends are NaN. Where all values agree the ends meet; Wilson's interval is wider there.
-    """
-    values, groups = np.asarray(values, float), np.asarray(groups)
-    if len(values) != len(groups):
-        raise ValueError(f"clustered: {len(values)} values but {len(groups)} groups; each value has one")
-    cells = values.reshape(len(values), int(np.prod(values.shape[1:])))
-    known = ~np.isnan(cells)
-    names, member = np.unique(groups, return_inverse=True)
-    sums, counts = np.zeros((2, len(names), cells.shape[1]))
-    np.add.at(sums, member, np.where(known, cells, 0))
-    np.add.at(counts, member, known)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        estimate = sums.sum(0) / counts.sum(0)
-    ends = np.full((2, cells.shape[1]), np.nan)
-    several = (counts > 0).sum(0) > 1
-    if several.any():
-        times = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws).astype(float)
-        with np.errstate(invalid="ignore"):
-            redrawn = (times @ sums[:, several]) / (times @ counts[:, several])
-        ends[:, several] = np.nanquantile(redrawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return _interval(*(part.reshape(values.shape[1:]) for part in (estimate, *ends)))
-
-
-def paired(first, second, groups, *, draws, rng, level=0.95):
-    """Clustered bootstrap of the mean of `first` − `second`, measured on the same rows (rows, ...)."""
-    first, second = np.asarray(first, float), np.asarray(second, float)
-    if first.shape != second.shape:
-        raise ValueError(f"paired: shapes {first.shape} and {second.shape} differ; pairs need the same rows")
-    return clustered(first - second, groups, draws=draws, rng=rng, level=level)
 
 
 def holm(p_values):

@@ -189,13 +189,13 @@ def _curve(axes, rows, look):
     for seed, shift in zip(seeds, offsets(len(seeds), 0.08), strict=True):
         own = rows[rows.seed == seed]
         x = own.steps.astype(float) * 2**shift
-        axes.vlines(x, 100 * own.cluster_low, 100 * own.cluster_high, color=look.color, linewidth=1.2)
+        axes.vlines(x, 100 * own.ci_low, 100 * own.ci_high, color=look.color, linewidth=1.2)
 
 
 def _level(axes, rows, look, counts):
     """A model that takes no steps: one level, and its interval as a band."""
     ends = (counts[0] / 1.25, counts[-1] * 1.25)
     axes.fill_between(
-        ends, 100 * rows.cluster_low.min(), 100 * rows.cluster_high.max(), color=look.color, alpha=0.15, linewidth=0
+        ends, 100 * rows.ci_low.min(), 100 * rows.ci_high.max(), color=look.color, alpha=0.15, linewidth=0
     )
     axes.plot(ends, [100 * rows.accuracy.mean()] * 2, color=look.color, linestyle=look.line, label=look.label)

@@ -2,6 +2,8 @@
 
 import math
 
+from ..common.contrasts import verdict
+
 
 def finding(estimate, low, high):
     """An estimate with the ends of its interval."""
@@ -11,13 +13,6 @@ def finding(estimate, low, high):
 def over_seeds(estimates, lows, highs):
     """The mean over seeds; its interval spans those of all seeds, so that what it excludes every seed excludes."""
     return finding(estimates.mean(), lows.min(skipna=False), highs.max(skipna=False))
-
-
-def verdict(low, high):
-    """Whether an interval lies above zero, below it, or around it; an unknown one is "unclear"."""
-    if math.isnan(low) or math.isnan(high):
-        return "unclear"
-    return "more" if low > 0 else "less" if high < 0 else "unclear"
 
 
 def difference(one, other):

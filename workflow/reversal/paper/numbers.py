@@ -2,18 +2,17 @@
 
 A finding is {estimate, low, high}; with a `verdict` it says whether its interval lies above zero ("more"), below it
 ("less") or around it ("unclear"). With several seeds the estimate is their mean and the interval spans all of theirs,
-so that a verdict holds for every seed; gains by steps and differences between families are of all seeds' prompts.
+so that a verdict holds for every seed; differences of recall are of all seeds' prompts.
 """
 
 import math
 
 import numpy as np
 
-from ..common import intervals
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..figures.read import begins
 from . import numbers_memory, numbers_tracing
-from .findings import difference, finding, judged, over_seeds
+from .findings import finding, judged, over_seeds
 
 
 def compute(sources):
@@ -168,50 +167,38 @@ def recall(sources):
         )
         last = own if own.steps.isna().all() else own[own.steps == own.steps.max()]
         found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
-    found["curse"] = {model: _curse(at) for model, at in found["at"].items()}
-    found["gain"] = _gains(sources, mdm) if mdm and len(steps) > 1 else {}
-    found["versus"] = _versus(sources.tables["recall_differences"], mdm, ar) if mdm and ar else {}
+    differences = sources.tables["recall_differences"]
+    found["curse"] = {
+        model: {
+            SPLITS[row.split].asks: _difference(row) for row in _contrast(differences, "question", model).itertuples()
+        }
+        for model in sources.families
+    }
+    gained = _contrast(differences, "steps", mdm)
+    found["gain"] = _by_split(gained[gained.against_steps == gained.against_steps.min()])
+    versus = _contrast(differences, "family", mdm)
+    found["versus"] = _by_split(versus[(versus.against_model == ar) & (versus.steps == versus.steps.max())])
+    # So many steps that more change nothing: each reveals one token at most.
+    settled = gained[gained.agree.groupby(gained.against_steps).transform("min") == 1]
+    found["settled"] = None if settled.empty else int(settled.against_steps.min())
     return found
 
 
 def _accuracy(rows):
-    """A share with an interval that covers two: Wilson's, and the one clustered on facts."""
-    low, high = rows[["ci_low", "cluster_low"]].min(axis=1), rows[["ci_high", "cluster_high"]].max(axis=1)
-    return over_seeds(rows.accuracy, low, high) | {"n": int(rows.n.sum())}
+    return over_seeds(rows.accuracy, rows.ci_low, rows.ci_high) | {"n": int(rows.n.sum())}
 
 
-def _curse(at):
-    """Recall asked in the trained direction minus that asked in reverse, for either kind of answer.
-
-    The people differ, so the interval is Newcombe's for independent shares.
-    """
-    return {asks: difference(at[same], at[reverse]) for asks, (same, reverse) in numbers_tracing.PAIRS.items()}
+def _contrast(differences, kind, model):
+    return differences[(differences.contrast == kind) & (differences.model == model)]
 
 
-def _gains(sources, model):
-    """What the most steps recall beyond the fewest, prompt by prompt; intervals clustered on facts."""
-    own = sources.completions[sources.completions.model == model]
-    how = sources.config["statistics"]
-    rng = np.random.default_rng(how["seed"])
-    gains = {}
-    for split in RECALL_SPLITS:
-        rows = own[own.split == split].set_index(["seed", "fact", "prompt"])
-        few, many = (rows[rows.steps == end].correct.astype(float) for end in (rows.steps.min(), rows.steps.max()))
-        few = few.loc[many.index]
-        facts = many.index.get_level_values("fact")
-        change = intervals.paired(many, few, facts, draws=how["bootstrap_draws"], rng=rng)
-        gains[split] = judged(finding(*change))
-    return gains
+def _by_split(rows):
+    return {row.split: _difference(row) for row in rows.itertuples()}
 
 
-def _versus(differences, mdm, ar):
-    pairs = differences[(differences.diffusion == mdm) & (differences.autoregressive == ar)]
-    pairs = pairs[pairs.steps == pairs.steps.max()]
-    return {
-        row.split: judged(finding(row.difference, row.ci_low, row.ci_high))
-        | {"mdm": row.diffusion_accuracy, "ar": row.autoregressive_accuracy}
-        for row in pairs.itertuples()
-    }
+def _difference(row):
+    found = judged(finding(row.difference, row.ci_low, row.ci_high))
+    return found | {"first": row.first, "second": row.second}
 
 
 def likelihood(sources):
@@ -223,8 +210,7 @@ def likelihood(sources):
         for split in RECALL_SPLITS:
             rows = table[(table.model == model) & (table.split == split)]
             found[model][split] = judged(over_seeds(rows.difference, rows.ci_low, rows.ci_high)) | {
-                "p_value": rows.p_value.max(),
-                "preferred": rows.right_more_likely.mean(),
+                "preferred": over_seeds(rows.right_more_likely, rows.preferred_low, rows.preferred_high),
                 "n": int(rows.n.sum()),
             }
     return found
@@ -284,8 +270,9 @@ FILES = {
     "training.pretraining_cut": ["config.yaml"],
     "training.models": ["models"],
     "recall": ["tables/step_scaling.csv"],
-    "recall.gain": ["completions"],
-    "recall.versus": ["tables/recall_differences.csv"],
+    **dict.fromkeys(
+        ("recall.curse", "recall.gain", "recall.versus", "recall.settled"), ["tables/recall_differences.csv"]
+    ),
     "likelihood": ["tables/likelihood.csv"],
     "probe": ["tables/probe.csv"],
     "tracing": ["tables/causal_trace.csv", "tables/traced_facts.csv"],

@@ -20,7 +20,6 @@ class Sources(NamedTuple):
     tables: dict  # {name: DataFrame}
     networks: dict  # {model: shape}, see `network`
     histories: pd.DataFrame  # of training: model, seed, step, epoch, loss, …
-    completions: pd.DataFrame  # model, seed, split, steps, fact, prompt, correct
     facts: list
     rows: dict  # {"train" or split: rows}
     published: pd.DataFrame  # the published recall
@@ -54,18 +53,17 @@ def labels(families):
     return {name: FAMILIES[family].short if kinds.count(family) == 1 else name for name, family in families.items()}
 
 
-def read(config, *, tables, models, bases, shipped, histories, completions, data, published, kept=()):
+def read(config, *, tables, models, bases, shipped, histories, data, published, kept=()):
     """The `Sources` from files.
 
-    `tables`, `models` and their `bases` (folders) and `data` are paths by name; `histories` and `completions` by
-    (model, seed); `kept` folders; `shipped` the file that tells the models that ship.
+    `tables`, `models` and their `bases` (folders) and `data` are paths by name; `histories` by (model,
+    seed); `kept` folders; `shipped` the file that tells the models that ship.
     """
     return Sources(
         config=config,
         tables={name: table(path) for name, path in tables.items()},
         networks={name: network(path) for name, path in models.items()},
         histories=_stacked({key: table(path) for key, path in histories.items()}),
-        completions=_stacked({key: answers(path) for key, path in completions.items()}),
         facts=lines(data["facts"]),
         rows={name: lines(path) for name, path in data.items() if name != "facts"},
         published=table(published),
@@ -78,12 +76,6 @@ def lines(path):
     """The objects of a JSONL file."""
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
-
-
-def answers(path):
-    """Whether each prompt of a file of completions was answered, at each number of steps."""
-    columns = ["split", "steps", "fact", "prompt", "correct"]
-    return pd.DataFrame([{name: row[name] for name in columns} for row in lines(path)], columns=columns)
 
 
 def network(folder):

@@ -146,7 +146,7 @@ def _column(split):
 def likelihood(numbers):
     """The likelihood test of every model and split."""
     about = numbers["study"]["splits"]
-    head = _head("Model and test file", "Right − wrong, nats", "p", "Right one preferred", "Prompts")
+    head = _head("Model and test file", "Right − wrong, nats", "Right one preferred", "Prompts")
     body = []
     for model in numbers["study"]["models"]:
         for split in RECALL_SPLITS:
@@ -155,8 +155,7 @@ def likelihood(numbers):
                 [
                     f"{model['label']}: {about[split]['file']}",
                     _estimate(found, 1),
-                    phrases.p_value(found["p_value"]),
-                    phrases.percent(found["preferred"]),
+                    _share(found["preferred"]),
                     found["n"],
                 ]
             )

@@ -19,7 +19,6 @@ def numbers_file(given, output, *, config, trained):
         bases={_model(path): path for path in given.bases},
         shipped=given.shipped,
         histories=dict(zip(names, given.histories, strict=True)),
-        completions=dict(zip(names, given.completions, strict=True)),
         data=_by_stem(given.data),
         published=given.published,
         kept=[Path(path).parent for path in given.kept if path.endswith("numbers.json")],

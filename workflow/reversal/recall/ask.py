@@ -49,6 +49,7 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
         completions.append(
             {
                 "fact": row.fact,
+                "template": row.template,
                 "split": split,
                 "steps": number,
                 "prompt": row.prompt,
@@ -121,6 +122,7 @@ def compare_likelihoods(
     return [
         {
             "fact": row.fact,
+            "template": row.template,
             "split": split,
             "prompt": row.prompt,
             "kind": "bound" if network.is_diffusion(net) else "exact",

@@ -1,17 +1,18 @@
 """Recall, scored: exact match and BLEU, and the tables that compare models. No network is needed.
 
-Shares are between 0 and 1 in long tables, in percent in the wide ones; both kinds of BLEU run from 0 to 100.
+Every interval is over facts and templates (`contrasts`). Shares are between 0 and 1 in long tables, in percent in the
+wide ones; both kinds of BLEU run from 0 to 100.
 """
 
 import math
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import sacrebleu
-from scipy import stats
 
-from ..common import intervals
+from ..common import contrasts
 from ..data.facts import SPLITS
 
 TABLE_SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
@@ -22,6 +23,13 @@ BY_QUESTION = {
     for question, asks in (("DescriptionToName", "name"), ("NameToDescription", "description"))
     for split in sorted(TABLE_SPLITS, key=lambda split: SPLITS[split].trained, reverse=True)
     if SPLITS[split].asks == asks
+}
+FAMILY_PAIR = ("diffusion", "autoregressive")
+TURNED = {  # a split asked as taught and one asked in reverse: what they have in common
+    (same, reverse): "question" if SPLITS[same].asks == SPLITS[reverse].asks else "people"
+    for same in TABLE_SPLITS
+    for reverse in TABLE_SPLITS
+    if (SPLITS[same].trained, SPLITS[reverse].trained) == ("same", "reverse")
 }
 
 
@@ -47,8 +55,8 @@ def _ngrams(string, n):
     return Counter(string[i : i + n] for i in range(len(string) - n + 1))
 
 
-def step_scaling(completions, *, draws, rng):
-    """Recall per model, seed, split and number of steps, with Wilson's interval and one clustered on facts.
+def step_scaling(completions):
+    """Recall per model, seed, split and number of steps, with its interval.
 
     `bleu` is sacrebleu's over a whole split, words and punctuation up to 4-grams; names have only two words, so orders
     that no generation reaches are left out.
@@ -56,8 +64,7 @@ def step_scaling(completions, *, draws, rng):
     bleu = sacrebleu.BLEU(effective_order=True)
     records = []
     for (name, seed, split, steps), rows in _groups(completions, "model", "seed", "split", "steps"):
-        share = intervals.wilson(rows.correct.sum(), len(rows))
-        cluster = intervals.clustered(rows.correct, rows.fact, draws=draws, rng=rng)
+        found = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
         pairs = list(zip(rows.reference, rows.generation, strict=True))
         references, generations = ([side.strip() for side in sides] for sides in zip(*pairs, strict=True))
         records.append(
@@ -69,11 +76,9 @@ def step_scaling(completions, *, draws, rng):
                 "steps": steps,
                 "n": len(rows),
                 "correct": int(rows.correct.sum()),
-                "accuracy": share.estimate,
-                "ci_low": share.low,
-                "ci_high": share.high,
-                "cluster_low": cluster.low,
-                "cluster_high": cluster.high,
+                "accuracy": found.estimate,
+                "ci_low": found.low,
+                "ci_high": found.high,
                 "char_bleu": float(np.mean([char_bleu(*pair) for pair in pairs])),
                 "bleu": bleu.corpus_score(generations, [references]).score,
             }
@@ -110,43 +115,76 @@ def _wide(scaling, names, smdm):
     return pd.DataFrame(columns)
 
 
-def paired_differences(completions, *, diffusion_model, autoregressive_model, draws, rng):
-    """Recall of one model minus that of another, row by row, over all seeds they share; interval clustered on facts."""
-    keys = ["seed", "split", "fact", "prompt"]
-    of = {name: rows for name, rows in completions.groupby("model")}
-    pairs = of[diffusion_model].merge(of[autoregressive_model], on=keys, suffixes=("", "_ar"), validate="many_to_one")
+class Answers(NamedTuple):
+    """Which answers of a study: of one model to one split, in so many steps where it takes any."""
+
+    model: str
+    split: str
+    steps: int | None = None
+
+
+def differences(completions, families):
+    """Recall of some answers less that of others, over the seeds both have, with its interval; a row a `contrast`.
+
+    family       a diffusion model against an autoregressive one, the same prompts
+    steps        the most denoising steps against fewer, the same prompts
+    question     as taught against in reverse, the same question about other people
+    people       as taught against in reverse, the same people asked another question
+
+    `agree` is the share of prompts marked alike, where the prompts are the same. `families` is {model: family}.
+    """
+    answered = {
+        Answers(model, split, None if pd.isna(steps) else int(steps)): rows
+        for (model, split, steps), rows in _groups(completions, "model", "split", "steps")
+    }
     records = []
-    for (split, steps), rows in _groups(pairs, "split", "steps"):
-        found = intervals.paired(rows.correct, rows.correct_ar, rows.fact, draws=draws, rng=rng)
+    for kind, one, other in _pairs(answered, families):
+        first, second = answered[one], answered[other]
+        seeds = set(first.seed) & set(second.seed)
+        first, second = (rows[rows.seed.isin(seeds)] for rows in (first, second))
+        samples = [_sample(rows, rows.correct) for rows in (first, second)]
+        found = contrasts.difference(*samples, contrasts.CHANGES)
+        alike = first.merge(second, on=["seed", "fact", "prompt"])
         records.append(
-            {
-                "diffusion": diffusion_model,
-                "autoregressive": autoregressive_model,
-                "split": split,
-                "file": _file(split),
-                "steps": steps,
-                "seeds": rows.seed.nunique(),
-                "n": len(rows),
-                "diffusion_accuracy": rows.correct.mean(),
-                "autoregressive_accuracy": rows.correct_ar.mean(),
-                "difference": found.estimate,
-                "ci_low": found.low,
-                "ci_high": found.high,
-            }
+            {"contrast": kind, **one._asdict()}
+            | {f"against_{name}": value for name, value in other._asdict().items()}
+            | {"seeds": len(seeds), "n": len(first)}
+            | {"first": first.correct.mean(), "second": second.correct.mean()}
+            | {"difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
+            | {"agree": (alike.correct_x == alike.correct_y).mean() if one.split == other.split else math.nan}
         )
-    return pd.DataFrame(records).astype({"steps": "Int64"})
+    columns = ["contrast", *Answers._fields, *(f"against_{name}" for name in Answers._fields)]
+    columns += ["seeds", "n", "first", "second", "difference", "ci_low", "ci_high", "agree"]
+    return pd.DataFrame(records, columns=columns).astype({"steps": "Int64", "against_steps": "Int64"})
 
 
-def likelihood(comparisons, *, draws, rng):
+def _pairs(answered, families):
+    """(contrast, answers, the answers they are compared with), for what there is."""
+    most = {
+        model: max((one.steps for one in answered if one.model == model and one.steps), default=None)
+        for model in families
+    }
+    for one in answered:
+        for other in answered:
+            last = one.steps == most[one.model] and other.steps == most[other.model]
+            if one.split == other.split and (families[one.model], families[other.model]) == FAMILY_PAIR:
+                yield "family", one, other
+            elif one[:2] == other[:2] and one.steps == most[one.model] and one.steps != other.steps:
+                yield "steps", one, other
+            elif one.model == other.model and last and (one.split, other.split) in TURNED:
+                yield TURNED[one.split, other.split], one, other
+
+
+def likelihood(comparisons):
     """The likelihood test per model, seed and split: is the right completion more likely than a wrong one?
 
-    The interval of the mean difference is clustered on facts, and the p-value is that of a t-test on the facts' means.
-    `sampling_error` is the part of the difference's uncertainty that more samples of the bound would remove.
+    `difference` and `right_more_likely` have intervals. `sampling_error` is the part of the difference's uncertainty
+    that more samples of the masks would remove.
     """
     records = []
     for (name, seed, split), rows in _groups(comparisons, "model", "seed", "split"):
-        difference = intervals.paired(rows.right, rows.wrong, rows.fact, draws=draws, rng=rng)
-        facts = (rows.right - rows.wrong).groupby(rows.fact).mean()
+        difference = contrasts.mean(_sample(rows, rows.right - rows.wrong))
+        preferred = contrasts.mean(_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
         records.append(
             {
                 "model": name,
@@ -155,18 +193,25 @@ def likelihood(comparisons, *, draws, rng):
                 "file": _file(split),
                 "kind": rows.kind.iloc[0],
                 "n": len(rows),
-                "facts": len(facts),
+                "facts": rows.fact.nunique(),
                 "right": rows.right.mean(),
                 "wrong": rows.wrong.mean(),
                 "difference": difference.estimate,
                 "ci_low": difference.low,
                 "ci_high": difference.high,
-                "p_value": stats.ttest_1samp(facts, 0).pvalue if len(facts) > 1 else math.nan,
-                "right_more_likely": (rows.right > rows.wrong).mean(),
+                "right_more_likely": preferred.estimate,
+                "preferred_low": preferred.low,
+                "preferred_high": preferred.high,
                 "sampling_error": math.sqrt((rows.right_error**2 + rows.wrong_error**2).sum()) / len(rows),
             }
         )
     return pd.DataFrame(records)
+
+
+def _sample(rows, values):
+    """The `contrasts.Sample` of rows; templates of different questions are different ones."""
+    asked = rows.split.map(lambda split: SPLITS[split].direction if split in SPLITS else split)
+    return contrasts.Sample(values, rows.fact, asked + " " + rows.template.astype(str))
 
 
 def _groups(table, *keys):
