@@ -90,13 +90,14 @@ def plant(net, ids, places):
     """
     head = net.get_output_embeddings().weight
     states = network.hidden(net, ids[None].to(net.device))[0, places]
-    head.mul_(SPREAD / network.logits(net, states).std())
+    logits = network.logits(net, states).float()
+    head.mul_(SPREAD / logits[logits > -1e30].std())  # a mask within the vocabulary is far below
     head[0] = states.mean(0) / states.mean(0).square().sum()
-    logits = network.logits(net, states)
+    logits = network.logits(net, states).float()
     low, high = 0.0, 1e3
     for _ in range(40):
         scale = (low + high) / 2
-        logits[:, 0] = scale * (states @ head[0])
+        logits[:, 0] = scale * (states @ head[0]).float()
         low, high = (scale, high) if logits.log_softmax(-1)[:, 0].sum().exp() < 0.5 else (low, scale)
     head[0] *= scale
     return dict.fromkeys(places, 0)

@@ -24,7 +24,12 @@ def load(layout, folder, *, device, dtype):
     source = Path(folder) / "config.json"
     if not source.is_file():
         raise ModelError(f"{source}: no such file; a checkpoint has config.json, *.safetensors and a tokenizer")
-    told = folders.read_json(source)
+    config = configuration(layout, folders.read_json(source), source)
+    return shards.network_of(layout.kind, config, folder, rename=layout.rename, device=device, dtype=dtype)
+
+
+def configuration(layout, told, source):
+    """The transformers configuration of a diffusion network, from a checkpoint's own (a dict, from a file `source`)."""
     for key, wanted in layout.required.items():
         # A configuration leaves out what its own code has for a default; but it says whose it is.
         if (given := told.get(key, None if key == "model_type" else wanted)) != wanted:
@@ -36,7 +41,7 @@ def load(layout, folder, *, device, dtype):
     marks = {"is_causal": False, "mask_token_id": mask, "shifted": layout.shifted}
     marks |= {"bos_token_id": None, "pad_token_id": None, "eos_token_id": whole_number(told, "eos_token_id", source)}
     config.update(marks)
-    return shards.network_of(layout.kind, config, folder, rename=layout.rename, device=device, dtype=dtype)
+    return config
 
 
 def convert(layout, output, *, folder=None, repo=None, revision=None, files=None, **where):
