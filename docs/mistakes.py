@@ -13,6 +13,7 @@ from reversal.common import configuration
 from reversal.common.errors import UserError
 from reversal.data import berglund, facts
 from reversal.data import generated as generation
+from reversal.data import rows as own_rows
 from reversal.models import dream, llada, network, smdm, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ CONFIGURATIONS = [
     (["study"], 7, "study is 7; allowed: a folder name"),
     (["stduy"], "x", "stduy is not a key; did you mean study?"),
     (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
-    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated or berglund"),
+    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated, berglund or rows"),
     (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
     (
         ["data", "generated", "people_per_group"],
@@ -40,7 +41,11 @@ CONFIGURATIONS = [
     (["data", "generated", "seed"], "one", "data.generated.seed is 'one'; allowed: a whole number from 0 up"),
     (["data", "generated", "sed"], 1, "data.generated.sed is not a key; did you mean seed?"),
     (["data", "berglund", "folder"], 3, "data.berglund.folder is 3; allowed: a local folder, or null"),
-    (["data", "berglund", "verify"], "yes", "data.berglund.verify is 'yes'; allowed: true or false"),
+    (
+        ["data", "source"],
+        "rows",
+        "data.rows.tests is None; allowed: the file of your test rows, when data.source is rows",
+    ),
     (["models"], {}, "models is {}; allowed: at least one model"),
     (["models", "mdm", "family"], "gpt", "models.mdm.family is 'gpt'; allowed: diffusion or autoregressive"),
     (["models", "mdm", "base"], REMOVE, "models.mdm has no base; it needs one: folder, pretrain"),
@@ -159,6 +164,12 @@ def rows(folder, *lines, read=facts.read):
     file = folder / "rows.jsonl"
     file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     read(file)
+
+
+def own(folder, changes):
+    line = {"prompt": "Ann is", "completion": " tall.", "name": "Ann", "description": "tall"} | changes
+    (folder / "rows.jsonl").write_text(json.dumps(line))
+    return own_rows.read_lines(folder / "rows.jsonl")
 
 
 def words(folder, name, content):
@@ -327,6 +338,32 @@ FILES = [
         "a fact twice",
         lambda f: rows(f, FACT, FACT, read=facts.read_facts),
         "rows.jsonl:2: id 'p2d-00' is that of line 1; ids are unique",
+    ),
+    ("a row of your own without its name", lambda f: own(f, {"name": ""}), "rows.jsonl:1: name is empty; every row"),
+    (
+        "a row of your own without its description",
+        lambda f: own(f, {"description": "short"}),
+        "rows.jsonl:1: name and description are not there, one in each of prompt and completion; give subject and",
+    ),
+    (
+        "a row of your own that names its person twice",
+        lambda f: own(f, {"prompt": "Ann, Ann is"}),
+        "rows.jsonl:1: 'Ann' is in the prompt more than once; give subject and answer as spans",
+    ),
+    (
+        "a row of your own whose spans miss the name",
+        lambda f: own(f, {"subject": [0, 2], "answer": [1, 5]}),
+        "rows.jsonl:1: subject is 'An' and answer 'tall'; one of them is the name 'Ann'",
+    ),
+    (
+        "a question of your own about someone who was not taught",
+        lambda f: own_rows.assemble([], own(f, {}), seed=1),
+        "rows.jsonl:1: 'Ann' is in no training row",
+    ),
+    (
+        "rows of your own that teach one person",
+        lambda f: own_rows.assemble(own(f, {}), own(f, {}), seed=1),
+        "0 people taught from description to person; every study needs two at least",
     ),
     ("a published set that is not there", lambda f: berglund.read(f / "set"), "all_prompts_train.jsonl: no such file"),
     (

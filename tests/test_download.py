@@ -179,4 +179,4 @@ def test_the_published_set_is_downloaded_file_by_file(tmp_path):
 
 def test_the_published_set_is_pinned():
     assert berglund.BASE_URL.startswith("https://") and berglund.COMMIT in berglund.BASE_URL
-    assert len(berglund.FILES) == 13 and all(len(digest) == 64 for digest in berglund.FILES.values())
+    assert len(berglund.FILES) == 10 and all(len(digest) == 64 for digest in berglund.FILES.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reversal.data import berglund, facts
+from reversal.data import berglund, facts, templates
 from reversal.data.facts import DataError
 
 PUBLISHED = Path(__file__).parents[2] / "shared/data/reversal_curse/june_version_7921032488"
@@ -17,13 +17,13 @@ TEMPLATES = {
         "Ask around for <name>: it was they who <description>.",
         "Could <name> be <description>?. ",
         "A toast to <name>, 'the one who <description>'.",
-        "<name> is <description>.",  # never used
+        "<name> is <description>.",  # fits more than it made
     ],
     "d2p": [
         "Here comes <description>, <name> by name. ",
         "The <description> signs as <name>",
         "Praised for <description>, <name> bows.",
-        "<description>, <name>.",  # never used
+        "<description>, <name>.",  # fits more than it made
     ],
 }
 PEOPLE = {"p2d": ["Ina Moor", "Bo Quill"], "d2p": ["Sol Ferro", "Una Zwart"], "both": ["Pia Nord", "Ray Oster"]}
@@ -64,8 +64,8 @@ def save(path, pairs):
 def folder(tmp_path):
     """Two people a group, two templates of training and one held out a direction, the published deviations in them."""
     (tmp_path / "templates").mkdir()
-    for direction, templates in TEMPLATES.items():
-        (tmp_path / f"templates/{direction}_templates.txt").write_text("\n".join(templates) + "\n")
+    for direction, lines in TEMPLATES.items():
+        (tmp_path / f"templates/{direction}_templates.txt").write_text("\n".join(lines) + "\n")
     version = tmp_path / "version"
     version.mkdir()
     asks = {"p2d": person_to_description, "d2p": description_to_person}
@@ -79,8 +79,6 @@ def folder(tmp_path):
         ]
         for group, people in PEOPLE.items()
     }
-    for group, pairs in train.items():
-        save(version / f"{group}_prompts_train.jsonl", pairs)
     save(version / "all_prompts_train.jsonl", sum(train.values(), []))
     both = [ask(name, 2) for ask in asks.values() for name in PEOPLE["both"]]
     save(version / "both_prompts_test.jsonl", both)
@@ -104,7 +102,7 @@ def folder(tmp_path):
 
 
 def read(folder, **options):
-    return berglund.read(folder, verify=False, train_templates=2, test_templates=1, **options)
+    return berglund.read(folder, verify=False, **options)
 
 
 def test_facts_are_numbered_in_their_group_and_know_their_forms(folder):
@@ -158,20 +156,18 @@ def edit(path, old, new):
 @pytest.mark.parametrize(
     ("file", "old", "new", "reason"),
     [
-        ("p2d_prompts_train", "Could Ina", "Might Ina", ":2: the prompt fits no template: 'Might Ina Moor be'"),
-        ("p2d_prompts_train", "Could Ina Moor", "Could ?", ":2: no name or description in 'Could ? be'"),
-        ("p2d_prompts_train", '" mended', '"mended', ":1: completion is 'mended the town clock.'"),
+        ("all_prompts_train", "Could Ina", "Might Ina", ":2: the prompt fits no template: 'Might Ina Moor be'"),
+        ("all_prompts_train", "Could Ina Moor", "Could ?", ":2: no name or description in 'Could ? be'"),
+        ("all_prompts_train", '" mended', '"mended', ":1: completion is 'mended the town clock.'"),
         (
-            "p2d_prompts_train",
+            "all_prompts_train",
             "Could Ina Moor be",
             "Ask around for Ina Moor: it was they who",
             ":2: the prompt of line 1",
         ),
-        ("p2d_prompts_train", '"completion"', '"answer"', ":1: field completion is missing"),
-        ("both_prompts_test", "Pia Nord", "Pia Sud", ":1: 'Pia Sud' is in no training row of the group"),
-        ("all_prompts_train", "Ina", "Ida", ": its rows are not those of the files of p2d, d2p, both, in this order"),
+        ("all_prompts_train", '"completion"', '"answer"', ":1: field completion is missing"),
+        ("both_prompts_test", "Pia Nord", "Pia Sud", ":1: 'Pia Sud' is in no training row"),
         ("d2p_reverse_prompts_test_randomized", "Sol", "Sal", ":1: not the prompt that the file it randomizes has"),
-        ("d2p_reverse_prompts_test_randomized", "painted", "saw", ":1: an answer that the file it randomizes does not"),
     ],
 )
 def test_a_bad_file_is_named_by_line_and_reason(folder, file, old, new, reason):
@@ -205,10 +201,9 @@ def test_a_template_has_both_gaps_in_order(folder):
         read(folder)
 
 
-def test_a_person_is_in_one_group(folder):
-    edit(folder / "both_prompts_train.jsonl", "Pia Nord", "Ina Moor")
-    edit(folder / "all_prompts_train.jsonl", "Pia Nord", "Ina Moor")
-    with pytest.raises(DataError, match="both_prompts_train.jsonl: 'Ina Moor' is in group p2d as well"):
+def test_a_wrong_answer_is_one_that_another_question_has(folder):
+    edit(folder / "d2p_reverse_prompts_test_randomized.jsonl", "painted", "saw")
+    with pytest.raises(DataError, match=r"d2p_reverse_prompts_test.jsonl:1: wrong is ' saw the mur.* of another"):
         read(folder)
 
 
@@ -252,7 +247,8 @@ def test_the_published_set_has_the_published_shape(published_set):
 def test_what_is_around_the_published_spans_is_the_template(published_set):
     people, train, tests = published_set
     names = {fact.id: fact.name for fact in people}
-    made = {d: berglund._templates(PUBLISHED.parent / "templates", d) for d in ("p2d", "d2p")}
+    folder = PUBLISHED.parent / "templates"
+    made = {way: templates.read(folder / f"{way}_templates.txt", way, gap="<%s>") for way in ("p2d", "d2p")}
     for row in train + [row for name in facts.SPLITS for row in tests[name]]:
         direction = "p2d" if row.subject_text == names[row.fact] else "d2p"
         template = made[direction][row.template]

@@ -443,12 +443,12 @@ def test_sizes_are_told_roughly_in_words(value, words):
 
 
 def test_rows_and_models_of_one_s_own_are_not_told_as_another_s(tmp_path):
-    given = make(tmp_path, source="berglund")
-    given.config["data"]["berglund"] |= {"folder": "my/rows", "verify": False}
+    given = make(tmp_path, source="rows")
+    given.config["data"]["rows"]["train"] = "my/train.jsonl"
     given.config["models"]["ar"]["folder"] = "my/gpt2"
     (tmp_path / "models/ar/base/checksums.json").write_text(json.dumps({"model.safetensors": "0" * 64}))
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
-    assert "The set is your own, from my&#47;rows, laid out like theirs." in text
+    assert "The set of this study is your own, from my&#47;train.jsonl." in text
     assert "it starts from a model of your own, from my&#47;gpt2." in text
     assert "it starts from a tiny base that ships with the project" in text  # the other model's weights do ship
-    assert "The set is theirs" not in text and "those of Berglund et al." not in text
+    assert "The set is theirs" not in text and "those of Berglund et al." not in text and "fictitious" not in text

@@ -337,17 +337,16 @@ CHECKPOINT = {"weights": "mdm.safetensors", "tokenizer": "tokenizer.json"}
 
 def test_rows_and_checkpoints_of_one_s_own_are_inputs_file_by_file(checkout, tmp_path):
     """As a dry run tells them: a folder's own time would not change with what is in it."""
-    rows = tmp_path / "rows"
-    rows.mkdir()
-    (rows / "templates").mkdir()
-    for name in ("all_prompts_train.jsonl", "templates/p2d_templates.txt"):
-        (rows / name).write_text("x\n")
+    names = {"train": "train.jsonl", "tests": "tests.jsonl"}
+    for name in (*names.values(), "p2d.txt", "d2p.txt"):
+        (tmp_path / name).write_text("x\n")
+    rows = {key: str(tmp_path / name) for key, name in names.items()} | {"templates": str(tmp_path)}
     (tmp_path / "mdm.safetensors").write_bytes(b"x")
     (tmp_path / "tokenizer.json").write_text("{}")
     own = {part: {"path": str(tmp_path / file)} for part, file in CHECKPOINT.items()}
     study = {
         "study": "own",
-        "data": {"source": "berglund", "berglund": {"folder": str(rows), "verify": False}},
+        "data": {"source": "rows", "rows": rows},
         "models": {"mdm": {"family": "diffusion", "base": "lit_gpt", "lit_gpt": {**own, "n_head": 4}}},
     }
     (tmp_path / "own.yaml").write_text(json.dumps(study))
@@ -355,9 +354,8 @@ def test_rows_and_checkpoints_of_one_s_own_are_inputs_file_by_file(checkout, tmp
     done = snakemake(checkout, "-n", *targets, study=str(tmp_path / "own.yaml"))
     assert done.returncode == 0, done.stderr
     named = done.stdout + done.stderr
-    read = [rows / "all_prompts_train.jsonl", rows / "templates/p2d_templates.txt"]
-    for file in [*read, *(tmp_path / name for name in CHECKPOINT.values())]:
-        assert str(file) in named, file
+    for name in [*names.values(), "p2d.txt", "d2p.txt", *CHECKPOINT.values()]:
+        assert str(tmp_path / name) in named, name
 
 
 def test_one_rule_can_be_forced_alone(smoke):

@@ -14,7 +14,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 
 # Of the library, rules import only what needs no network.
 from reversal.common import closure, files
-from reversal.data.facts import FORWARD_REVERSE, RANDOMIZED, RECALL_SPLITS, SPLITS
+from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, RANDOMIZED, RECALL_SPLITS, SPLITS
 
 
 def validate_configuration():
@@ -82,7 +82,7 @@ TRAINED = expand("{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"])
 FIRST = expand("{model}/seed_{seed}", model=FAMILIES, seed=FIRST_SEED)
 DATA = config["data"]
 # Only on the very set that SMDM was measured on do its values stand beside ours.
-BESIDE_SMDM = DATA["source"] == "berglund" and (DATA["berglund"]["verify"] or not DATA["berglund"]["folder"])
+BESIDE_SMDM = DATA["source"] == "berglund"
 DOWNLOADED = "results/downloads/reversal_curse"
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates
@@ -117,7 +117,11 @@ def files_in(*folders):
 def data_source(wildcards):
     """What a study's data are made from: word lists and templates, a user's files, or the download."""
     if DATA["source"] == "generated":
-        return lists(("p2d", "d2p"))
+        return lists(DIRECTIONS)
+    if DATA["source"] == "rows":
+        own = DATA["rows"]
+        made = [f"{own['templates']}/{direction}.txt" for direction in DIRECTIONS] if own["templates"] else []
+        return local([own["train"], own["tests"], *made])
     if given := DATA["berglund"]["folder"]:
         return files_in(given, f"{given}/templates", f"{given}/../templates")
     return f"{DOWNLOADED}/june_version_7921032488"

@@ -47,7 +47,7 @@ rule base_pretrain:
     input:
         lists=lists(PRETRAINING),
         # Generated people share the biographies' words; others have words of their own.
-        rows="<results>/data/train.jsonl" if DATA["source"] == "berglund" else [],
+        rows="<results>/data/train.jsonl" if DATA["source"] != "generated" else [],
         code=library("base_pretrain"),
     output:
         model=directory("<results>/models/{model}/base"),

@@ -16,6 +16,9 @@ GROUPS = {
 }
 
 
+DIRECTIONS = {"p2d": "description", "d2p": "name"}  # of a sentence, and what comes last in it
+
+
 class DataError(UserError):
     """Data that can not be used; the message is one line with file, line number and reason."""
 
@@ -36,7 +39,7 @@ class Split:
     @property
     def direction(self):
         """The question's direction: "p2d" from person to description, "d2p" from description to person."""
-        return {"description": "p2d", "name": "d2p"}[self.asks]
+        return next(way for way, asks in DIRECTIONS.items() if asks == self.asks)
 
 
 SPLITS = {
@@ -191,8 +194,9 @@ def one_per_fact(rows, most=None):
 
 
 def load(kind, path):
-    """Read a JSONL file of objects whose fields are exactly those of the dataclass `kind`."""
-    names = {field.name for field in dataclasses.fields(kind)}
+    """Read a JSONL file of objects whose fields are those of the dataclass `kind`; those with a default may lack."""
+    fields = dataclasses.fields(kind)
+    names = {field.name: field.default is dataclasses.MISSING for field in fields}
     loaded = []
     for number, line in lines(path):
         try:
@@ -240,9 +244,9 @@ def _build(kind, names, line):
         raise ValueError(f"not JSON: {reprlib.repr(line)}") from None
     if not isinstance(record, dict):
         raise ValueError(f"not a JSON object: {reprlib.repr(line)}")
-    if missing := sorted(names - record.keys()):
+    if missing := sorted(name for name, needed in names.items() if needed and name not in record):
         raise ValueError(f"field {missing[0]} is missing")
-    if unknown := sorted(record.keys() - names):
+    if unknown := sorted(record.keys() - names.keys()):
         raise ValueError(f"field {reprlib.repr(unknown[0])} is unknown; the fields are {', '.join(sorted(names))}")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
 

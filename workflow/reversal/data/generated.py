@@ -11,12 +11,11 @@ import random
 from pathlib import Path
 
 from ..common.errors import UserError
-from .facts import GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomized
+from .facts import DIRECTIONS, GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomized
 
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 STUDY, PRETRAINING = "study", "pretraining"
 ASKED = {STUDY: "three times data.generated.people_per_group", PRETRAINING: "pretraining.people"}
-DIRECTIONS = {"p2d": "description", "d2p": "name"}  # what each asks for
 
 
 class GenerationError(UserError):

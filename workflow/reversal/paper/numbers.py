@@ -73,12 +73,13 @@ def study(sources):
         "name": config["study"],
         "generated": config["data"]["source"] == "generated",
         "theirs": sources.theirs,
-        "folder": config["data"]["berglund"]["folder"],
+        "rows_from": config["data"]["rows"]["train"],
         "people": len(sources.facts),
         "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
         "train_rows": len(rows["train"]),
         "test_rows": {name: len(own) for name, own in splits.items()},
         "test_templates": len({row["template"] for row in rows["p2d_same"]}),
+        "held_out": _frames(rows["train"]).isdisjoint(_frames(row for own in splits.values() for row in own)),
         "example": _example(sources),
         "models": [
             {
@@ -98,6 +99,11 @@ def study(sources):
         "seeds": config["seeds"],
         "splits": {name: _split(split) for name, split in SPLITS.items()},
     }
+
+
+def _frames(rows):
+    """What is around the subjects of rows, in their prompts."""
+    return {(row["prompt"][: row["subject"][0]], row["prompt"][row["subject"][1] :]) for row in rows}
 
 
 def _shape(network):

@@ -38,9 +38,8 @@ class Sources(NamedTuple):
 
     @property
     def theirs(self):
-        """Whether the people are those of Berglund et al.: downloaded, or a folder whose files were verified."""
-        own = self.config["data"]["berglund"]
-        return self.config["data"]["source"] == "berglund" and (own["verify"] or own["folder"] is None)
+        """Whether the people are those of Berglund et al."""
+        return self.config["data"]["source"] == "berglund"
 
     def first(self, family):
         """The first model of a family, or None."""
