@@ -174,6 +174,7 @@ def _data(folder, names):
         facts.append({"id": fact, "group": group, "name": name, "description": description})
         ahead = {"fact": fact, "template": 0, "prompt": f"{name} is", "completion": f" {description}"}
         back = {"fact": fact, "template": 1, "prompt": f"Meet {description},", "completion": f" {name}"}
+        ahead["subject"], back["subject"] = [0, len(name)], [5, 5 + len(description)]
         splits["train"] += [ahead] if group == "p2d" else [back] if group == "d2p" else [ahead, back]
         if group != "both":
             same, other = (ahead, back) if group == "p2d" else (back, ahead)

@@ -449,6 +449,7 @@ def test_rows_and_models_of_one_s_own_are_not_told_as_another_s(tmp_path):
     (tmp_path / "models/ar/base/checksums.json").write_text(json.dumps({"model.safetensors": "0" * 64}))
     text = render(given, tmp_path / "out").post.read_text(encoding="utf-8")
     assert "The set of this study is your own, from my&#47;train.jsonl." in text
+    assert "test questions; some in words that training shows too." in text
     assert "it starts from a model of your own, from my&#47;gpt2." in text
     assert "it starts from a tiny base that ships with the project" in text  # the other model's weights do ship
     assert "The set is theirs" not in text and "those of Berglund et al." not in text and "fictitious" not in text
