@@ -9,6 +9,7 @@ import yaml
 
 from reversal.common import batches, closure
 from reversal.data import facts
+from reversal.memory import vocabulary as memory_vocabulary
 from reversal.models.families import FAMILIES
 from reversal.recall import sampling
 from reversal.tracing import llama, vocabulary
@@ -127,6 +128,8 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             sampling.ORDERS,
             sampling.SCHEDULES,
             sampling.REMASKINGS,
+            memory_vocabulary.LESSONS,
+            memory_vocabulary.WEIGHTS,
             ("all", "peak"),
         )
     }

@@ -89,7 +89,9 @@ PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates
 ANSWERED_SPLITS = list(dict.fromkeys([*RECALL_SPLITS, *config["tracing"]["splits"]]))
 PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
 EDITED = [FORWARD_REVERSE[group] for group in ("both", "p2d")]
+REWRITTEN = [FORWARD_REVERSE[group] for group in config["rewriting"]["groups"]]
 STAGED = [*TRAINED, *(f"{model}/base" for model in FAMILIES)]
+REWRITTEN_MODELS = STAGED if config["rewriting"]["bases"] else TRAINED
 
 
 def is_causal(wildcards):

@@ -103,3 +103,47 @@ rule edits_table:
         "../../envs/reversal.yaml"
     script:
         "../scripts/edits_table.py"
+
+
+rule rewrite:
+    """Teach facts a new answer by gradient, one direction at a time, and ask the other; compare both gradients."""
+    input:
+        model="<results>/models/{model}/{stage}",
+        rows=splits_of(REWRITTEN),
+        code=library("rewrite"),
+    output:
+        lessons="<results>/rewriting/{model}/{stage}.csv",
+        gradients="<results>/rewriting/{model}/{stage}.gradients.csv",
+    log:
+        "<results>/logs/rewrite/{model}/{stage}.log",
+    benchmark:
+        "<results>/benchmarks/rewrite/{model}/{stage}.tsv"
+    priority: 1  # long: begun before figures
+    conda:
+        "../../envs/reversal.yaml"
+    threads: SHARED_THREADS
+    resources:
+        gpu=1,
+    params:
+        canvas=own_canvas,
+        rewriting={key: value for key, value in config["rewriting"].items() if key != "bases"},
+    script:
+        "../scripts/rewrite.py"
+
+
+rule sharing:
+    """What forward and reverse share, of all models: carry-over of rewritten facts, and to first order."""
+    input:
+        lessons=expand("<results>/rewriting/{staged}.csv", staged=REWRITTEN_MODELS),
+        gradients=expand("<results>/rewriting/{staged}.gradients.csv", staged=REWRITTEN_MODELS),
+        code=library("sharing"),
+    output:
+        lessons="<results>/tables/rewriting.csv",
+        gradients="<results>/tables/gradients.csv",
+    log:
+        "<results>/logs/sharing.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/sharing.py"

@@ -26,3 +26,5 @@ CONCEPTS = {
     "description": "description: value forward × projected key reverse",
 }
 BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most
+LESSONS = ("rewrite", "forget", "teach")
+WEIGHTS = ("all", "mlp", "attention", "layers")  # what a lesson trains; the last stands for each layer by itself

@@ -1,0 +1,224 @@
+import dataclasses
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import remembering
+import torch
+from torch import nn
+
+from reversal.common.errors import UserError
+from reversal.data.facts import Row
+from reversal.memory import gradients, rewrite, sharing
+from reversal.memory.questions import Asker
+from reversal.models import tokens
+
+NAMES = [f"N{letter}" for letter in "abcdefgh"]
+DEEDS = [f"d{letter}" for letter in "abcdefgh"]
+FORWARD = ("Then {} is", "So {} is", "Now {} is", "Here {} is")
+REVERSE = ("Then {} was", "So {} was", "Now {} was", "Here {} was")
+SETTINGS = rewrite.Rewriting(
+    groups=("both",),
+    lessons=("rewrite",),
+    weights=("all",),
+    most_facts=6,
+    others=3,
+    rehearsed=2,
+    templates=2,
+    learning_rate=0.3,
+    steps=(4, 24),
+    bar=0.3,
+    seed=1,
+)
+
+
+def rows(templates, subjects, answers):
+    return [
+        Row(f"p-{n}", i, text.format(subject), f" {answer}.", (text.index("{"), text.index("{") + 2), (1, 3))
+        for n, (subject, answer) in enumerate(zip(subjects, answers, strict=True))
+        for i, text in enumerate(templates)
+    ]
+
+
+AHEAD, BACK = rows(FORWARD, NAMES, DEEDS), rows(REVERSE, DEEDS, NAMES)
+
+
+class Associations(nn.Module):
+    """A network that answers with what goes with the words in sight: by one matrix both ways, or by one for each way.
+
+    The state at every position is a score for every token. What shares is made so by construction: the score of token
+    `i` beside token `j` is S[i, j] + S[j, i], whichever is asked for. Names and deeds count, other words do not.
+    """
+
+    def __init__(self, words, *, shared, strength=10.0):
+        super().__init__()
+        self.shared, self.reverse = shared, words(" was")["input_ids"][-1]
+        size = len(words) + 1
+        self.config = SimpleNamespace(
+            vocab_size=size, mask_token_id=size - 1, eos_token_id=0, num_hidden_layers=1, hidden_size=size
+        )
+        block = nn.Module()
+        block.mlp, block.attn = nn.ParameterList([torch.zeros(size, size) for _ in range(2)]), nn.Identity()
+        self.layers, self.base_model = nn.ModuleList([block]), SimpleNamespace()
+        self.embedding = SimpleNamespace(weight=torch.eye(size), bias=None)
+        self.known = torch.zeros(size)
+        for name, deed in zip(NAMES, DEEDS, strict=True):
+            first, second = (words(f" {word}")["input_ids"][-1] for word in (name, deed))
+            self.known[[first, second]] = 1
+            with torch.no_grad():
+                for matrix in block.mlp:
+                    matrix[first, second] = matrix[second, first] = strength / (2 if shared else 1)
+
+    def read(self, input_ids, **_):
+        bags = nn.functional.one_hot(input_ids, self.config.vocab_size).float().sum(1) * self.known  # (B, V)
+        first, second = self.layers[0].mlp
+        scores = bags @ (first + first.T) if self.shared else bags @ first.T
+        if not self.shared:
+            scores = torch.where((input_ids == self.reverse).any(1)[:, None], bags @ second.T, scores)
+        return SimpleNamespace(last_hidden_state=scores[:, None].expand(-1, input_ids.shape[1], -1))
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    get_output_embeddings = get_input_embeddings
+
+
+class Read:
+    """`network` asks a network's base model for states and modules."""
+
+    def __init__(self, net):
+        self.net = net
+
+    def __call__(self, **given):
+        return self.net.read(**given)
+
+    def modules(self):
+        return self.net.modules()
+
+
+def associations(**how):
+    words = tokens.train_tokenizer([row.text for row in AHEAD + BACK] * 5, 400)
+    net = Associations(words, **how)
+    net.base_model = Read(net)
+    return Asker(net, words, 8)
+
+
+def carried(asker, *, lesson="rewrite"):
+    table = rewrite.rewrite(asker, AHEAD, BACK, kind=lesson, weights="all", settings=SETTINGS, rng=random.Random(1))
+    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d", "weights": "all"}
+    found = sharing.rewriting(table.assign(**run, lesson=lesson))
+    return found[(found.steps == sharing.LEARNT) & (found.about == "difference")].set_index(["asked", "answer"])
+
+
+@pytest.mark.parametrize("lesson", ["rewrite", "forget"])
+def test_a_memory_that_both_directions_share_is_found_and_two_memories_are_not(lesson):
+    shared, apart = (carried(associations(shared=shared), lesson=lesson) for shared in (True, False))
+    for answer in shared.loc["other"].index:
+        assert shared.loc["other", answer].carry_low > 0.1
+        assert apart.loc["other", answer].carry_over == pytest.approx(0, abs=0.01)
+
+
+def test_other_templates_of_what_was_taught_follow_it():
+    found = carried(associations(shared=False))
+    assert found.learnt.eq(1).all()
+    assert found.loc["same"].carry_over.between(0.7, 1.1).all()
+
+
+def test_a_reverse_read_from_forward_answers_is_one_memory_by_construction():
+    found = carried(associations(shared=False))
+    assert found.loc["inverted", "new"].carry_low > 0.3
+
+
+def test_the_inversion_is_bayes_rule_over_those_at_hand():
+    scores = {("same", 0, x, "y"): float(np.log(p)) for x, p in (("a", 0.1), ("b", 0.3))}
+    found = rewrite._inverted(scores)
+    assert np.exp(found["inverted", 0, "a", "y"][0]) == pytest.approx(0.25)
+    assert found["inverted", 0, "b", "y"][1] == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lessons_are_undone_and_the_same_seed_gives_the_same_table(causal):
+    words = remembering.tokenizer()
+    net = remembering.network(words, causal=causal, steps=20)
+    asker = Asker(net, words, remembering.CANVAS)
+    before = [parameter.clone() for parameter in net.parameters()]
+    settings = dataclasses.replace(SETTINGS, most_facts=2, steps=(2,), learning_rate=1e-3)
+    tables = [
+        rewrite.rewrite_all(asker, remembering.rows(), remembering.rows("name"), settings).round(12) for _ in range(2)
+    ]
+    pd.testing.assert_frame_equal(*tables)
+    assert all((old == new).all() for old, new in zip(before, net.parameters(), strict=True))
+    assert (tables[0].groupby(["asked", "about", "answer"]).size() == 2).all()
+
+
+@pytest.mark.parametrize("weights", ["mlp", "attention", "layer 1"])
+def test_a_lesson_moves_only_the_weights_that_are_named(weights):
+    words = remembering.tokenizer()
+    net = remembering.network(words, causal=False)
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    part = {"mlp": ".mlp.", "attention": ".self_attn.", "layer 1": "layers.1."}[weights]
+    asker = Asker(net, words, remembering.CANVAS)
+    with rewrite.being_taught(asker, remembering.rows()[:2], [], weights, 1e-2) as learn:
+        learn(1)
+        moved = {name for name, parameter in net.named_parameters() if (parameter != before[name]).any()}
+    assert moved
+    assert all(part in name for name in moved)
+
+
+def test_a_subject_nobody_has_is_half_of_two_others_and_needs_two_words():
+    asked = rewrite.Questions(remembering.rows("name"))
+    assert asked.rows[rewrite.unowned("p-0"), 0].prompt == "The name of a red singer is"
+    with pytest.raises(UserError, match="'Ada' is one word"):
+        rewrite.plan(remembering.tokenizer(), remembering.rows(), kind="teach", settings=SETTINGS, rng=random.Random(1))
+
+
+def test_a_new_person_is_taught_what_the_donor_is_known_for():
+    words = remembering.tokenizer()
+    asker = Asker(remembering.network(words, causal=False, steps=20), words, remembering.CANVAS)
+    how = {"weights": "all", "settings": dataclasses.replace(SETTINGS, most_facts=2, learning_rate=1e-2)}
+    table = rewrite.rewrite(
+        asker, remembering.rows("name"), remembering.rows(), kind="teach", rng=random.Random(1), **how
+    )
+    taught = table[(table.asked == "taught") & (table.steps == 24)]
+    assert set(taught.answer) == {"new"}
+    assert (taught.after > taught.before + 1).all()
+
+
+def test_gradients_of_a_shared_memory_point_the_same_way_and_of_two_do_not():
+    def compared(shared):
+        asker = associations(shared=shared, strength=2.0)
+        names = sorted({row.fact for row in AHEAD})
+        forward, reverse = (gradients.gradients(asker, some, names)["mlp 0"] for some in (AHEAD, BACK))
+        own, others = gradients._own_and_others((forward @ reverse.T).numpy())
+        return own - others, gradients.paired_by_chance((forward @ reverse.T).numpy(), np.random.default_rng(0))
+
+    together, p = compared(True)
+    assert (together > 0).all()
+    assert p < 0.001
+    assert np.allclose(compared(False)[0], 0)
+
+
+def test_a_question_looks_where_it_looks_itself():
+    words = remembering.tokenizer()
+    asker = Asker(remembering.network(words, causal=False, steps=20), words, remembering.CANVAS)
+    asked = remembering.rows()
+    names = sorted({row.fact for row in asked})
+    found = gradients.compare_attention(asker, asked, asked, names, rng=np.random.default_rng(0))
+    assert np.allclose(found.cosine, 1)
+    assert found.p.iloc[0] < 0.01
+    looked = gradients.attention_to_subject(asker, asked, names)
+    assert ((looked > 0) & (looked < 1)).any()
+    assert asker.net.config._attn_implementation == "sdpa"
+
+
+def test_gradients_become_a_table_with_a_ceiling():
+    words = remembering.tokenizer()
+    asker = Asker(remembering.network(words, causal=True, steps=20), words)
+    table = gradients.compare(asker, remembering.rows(), remembering.rows("name"), rng=np.random.default_rng(0))
+    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d"}
+    found = sharing.gradients(table.assign(**run)).set_index(["part", "against"])
+    assert found.loc[("all", "forward"), "value"] > found.loc[("all", "reverse"), "value"]
+    assert found.loc[("attention to the subject", "reverse"), "n"] == len(remembering.NAMES)
+    assert found.ci_low.le(found.value).all()
