@@ -1,6 +1,7 @@
-"""Try studies/paper.yaml at its size without SMDM's files: random weights in their layout, and a study that uses them.
+"""Try a study at its size without the published files: random weights in their layout, and a study that uses them.
 
-    python -m benchmarks.full_size FOLDER --data DATA
+    python -m benchmarks.full_size FOLDER --data DATA                   studies/paper.yaml: SMDM-1028M and AR-1028M
+    python -m benchmarks.full_size FOLDER --study llada (or dream)      LLaDA-8B, beside the tiny model that ships
     snakemake --profile profiles/gpu --configfile FOLDER/study.yaml
 
 DATA is a local copy of the published data; without it the data are generated. It tells what each stage costs, nothing
@@ -8,15 +9,16 @@ about language: the networks know only what they are fine-tuned on, for which `-
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
 import yaml
 from safetensors.torch import save_file
 
-from benchmarks.shapes import SMDM_1028M
+from benchmarks.shapes import LAYOUTS, PUBLISHED, SMDM_1028M
 from reversal.data import berglund, generated
-from reversal.models import smdm, tokens
+from reversal.models import layouts, shards, smdm, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,6 +34,26 @@ def write_weights(path, *, causal, seed, shape=SMDM_1028M):
     save_file(tensors, path)
 
 
+def write_checkpoint(folder, name, *, told, most=4 * 2**30):
+    """A checkpoint in LLaDA's or Dream's layout, its matrices random, in files of `most` bytes and one tensor more."""
+    layout = LAYOUTS[name]
+    with torch.device("meta"):
+        net = layout.kind(layouts.configuration(layout, told, name))
+    generator, part, size, places = torch.Generator().manual_seed(0), {}, 0, {}
+    names = [layout.rename(ours) for ours, _ in net.named_parameters()]
+    for theirs, parameter in zip(names, net.parameters(), strict=True):
+        one = torch.ones(parameter.shape, dtype=torch.bfloat16)
+        part[theirs] = one if one.dim() == 1 else one.normal_(0, 0.02, generator=generator)
+        size += one.nbytes
+        if size >= most or theirs == names[-1]:
+            file = f"model-{len(set(places.values())) + 1:05}.safetensors"
+            save_file(part, folder / file)
+            places |= dict.fromkeys(part, file)
+            part, size = {}, 0
+    (folder / shards.INDEX).write_text(json.dumps({"weight_map": places}))
+    (folder / "config.json").write_text(json.dumps(told))
+
+
 def write_tokenizer(path, texts, size):
     """A tokenizer.json of exactly `size` ids: those that `texts` need, and others that stand for nothing."""
     tokenizer = tokens.train_tokenizer(texts, size)
@@ -39,14 +61,23 @@ def write_tokenizer(path, texts, size):
     tokenizer.backend_tokenizer.save(str(path))
 
 
-def study(config, folder, *, data, epochs, shape=SMDM_1028M):
+def of_full_size(config, *, data, epochs):
+    """A study with another name, local data, and so many epochs."""
+    source = {"source": "berglund", "berglund": {"folder": str(data)}} if data else {"source": "generated"}
+    return config | {"study": "full_size", "data": source, "training": {**config["training"], "epochs": epochs}}
+
+
+def beside_the_tiny_one(config, folder):
+    """The study of `config`, with the checkpoint in `folder`, and the autoregressive model that ships."""
+    base = config["models"]["mdm"]["base"]
+    mdm = {"family": "diffusion", "base": base, base: {"folder": str(folder)}}
+    ar = {"family": "autoregressive", "base": "folder", "folder": "data/base/ar"}
+    return config | {"models": {"mdm": mdm, "ar": ar}}
+
+
+def study(config, folder, *, shape=SMDM_1028M):
     """The study of `config`, with the files of `folder` in the place of the hub's."""
-    config = {**config, "study": "full_size"}
-    if data:
-        config["data"] = {"source": "berglund", "berglund": {"folder": str(data)}}
-    else:
-        config["data"] = {"source": "generated"}
-    config["training"] = {**config["training"], "epochs": epochs}
+    config = dict(config)
     config["models"] = {
         name: {
             **model,
@@ -75,17 +106,25 @@ def sentences(data):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where to leave the files, 8 GB")
+    parser.add_argument("folder", type=Path, help="where to leave the files: 8 GB, or 16 GB")
+    parser.add_argument("--study", choices=["paper", *PUBLISHED], default="paper")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    config = yaml.safe_load((ROOT / "studies/paper.yaml").read_text(encoding="utf-8"))
-    for seed, (name, model) in enumerate(config["models"].items()):
-        causal = model["family"] == "autoregressive"
-        write_weights(options.folder / f"{name}.safetensors", causal=causal, seed=seed)
-    write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), SMDM_1028M["vocab"])
-    made = study(config, options.folder, data=options.data, epochs=options.epochs)
+    config = yaml.safe_load((ROOT / f"studies/{options.study}.yaml").read_text(encoding="utf-8"))
+    config = of_full_size(config, data=options.data, epochs=options.epochs)
+    if options.study in PUBLISHED:
+        told = PUBLISHED[options.study]
+        write_checkpoint(options.folder, options.study, told=told)
+        write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), told["vocab_size"])
+        made = beside_the_tiny_one(config, options.folder)
+    else:
+        for seed, (name, model) in enumerate(config["models"].items()):
+            causal = model["family"] == "autoregressive"
+            write_weights(options.folder / f"{name}.safetensors", causal=causal, seed=seed)
+        write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), SMDM_1028M["vocab"])
+        made = study(config, options.folder)
     (options.folder / "study.yaml").write_text(yaml.safe_dump(made), encoding="utf-8")
 
 

@@ -8,9 +8,10 @@ import yaml
 from rendering import make
 
 from benchmarks import full_size
+from benchmarks.shapes import PUBLISHED
 from docs import keep, readme
 from reversal.common import configuration
-from reversal.models import network, smdm, tokens
+from reversal.models import dream, llada, network, smdm, tokens
 from reversal.paper import write
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
@@ -91,7 +92,7 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
     paper = yaml.safe_load((root / "studies/paper.yaml").read_text())
     texts = full_size.sentences(None)
     full_size.write_tokenizer(tmp_path / "tokenizer.json", texts[:50], TINY["vocab"])
-    study = full_size.study(paper, tmp_path, data=None, epochs=1, shape=TINY)
+    study = full_size.study(full_size.of_full_size(paper, data=None, epochs=1), tmp_path, shape=TINY)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     config = keep.configuration(root / "config.yaml", tmp_path / "study.yaml")
     assert configuration.complaint(config, ["study.yaml", "config.yaml"]) is None
@@ -102,6 +103,23 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
         net, tokenizer = network.load(tmp_path / name, device="cpu")
         assert network.is_diffusion(net) != causal and network.vocab(net) == len(tokenizer) == TINY["vocab"]
         assert tokenizer.decode(tokenizer(texts[0])["input_ids"]) == texts[0]
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_are_whole(root, tmp_path, name):
+    told = json.loads((root / f"tests/golden/{name}/config.json").read_text())
+    full_size.write_checkpoint(tmp_path, name, told=told, most=200_000)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], told["vocab_size"])
+    config = yaml.safe_load((root / f"studies/{name}.yaml").read_text())
+    study = full_size.beside_the_tiny_one(full_size.of_full_size(config, data=None, epochs=1), tmp_path)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    config = keep.configuration(root / "config.yaml", tmp_path / "study.yaml")
+    assert configuration.complaint(config, ["study.yaml", "config.yaml"]) is None
+    {"llada": llada, "dream": dream}[name].convert(tmp_path / "base", **config["models"]["mdm"][name])
+    net, tokenizer = network.load(tmp_path / "base", device="cpu")
+    assert network.mask_id(net) == 311 and len(tokenizer) == network.vocab(net) == 320
+    assert set(PUBLISHED[name]) <= set(told) and PUBLISHED[name]["model_type"] == told["model_type"]
 
 
 def test_the_published_rows_fit_into_the_paper_s_canvas_at_full_size(root, shared, tmp_path):
