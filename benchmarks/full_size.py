@@ -54,9 +54,9 @@ def write_checkpoint(folder, name, *, told, most=4 * 2**30):
     (folder / "config.json").write_text(json.dumps(told))
 
 
-def write_tokenizer(path, texts, size):
-    """A tokenizer.json of exactly `size` ids: those that `texts` need, and others that stand for nothing."""
-    tokenizer = tokens.train_tokenizer(texts, size)
+def write_tokenizer(path, texts, size, most=None):
+    """A tokenizer.json of exactly `size` ids: `most` at most (all, if None) for `texts`, others that mean nothing."""
+    tokenizer = tokens.train_tokenizer(texts, most or size)
     tokenizer.add_tokens([f"<unused_{i}>" for i in range(size - len(tokenizer))])
     tokenizer.backend_tokenizer.save(str(path))
 
@@ -117,7 +117,7 @@ def main():
     if options.study in PUBLISHED:
         told = PUBLISHED[options.study]
         write_checkpoint(options.folder, options.study, told=told)
-        write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), told["vocab_size"])
+        write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), told["vocab_size"], 20_000)
         made = beside_the_tiny_one(config, options.folder)
     else:
         for seed, (name, model) in enumerate(config["models"].items()):

@@ -110,7 +110,7 @@ def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_a
     told = json.loads((root / f"tests/golden/{name}/config.json").read_text())
     full_size.write_checkpoint(tmp_path, name, told=told, most=200_000)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], told["vocab_size"])
+    full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], told["vocab_size"], 300)
     config = yaml.safe_load((root / f"studies/{name}.yaml").read_text())
     study = full_size.beside_the_tiny_one(full_size.of_full_size(config, data=None, epochs=1), tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
