@@ -345,3 +345,12 @@ def _moved(states, panel, subject):
             if len(values):
                 parts.append(f"{name} {values.max():.2f} at {STAGES[stage]}")
     return f"{panel.title}: " + ", ".join(parts)
+
+
+def trace_map(trace, *, family="diffusion", asks="description", kind="state"):
+    """One fact's trace as `trace_facts` draws it: a matplotlib figure.
+
+    The network is of that `family`, and its answer is a "description" or a "name".
+    """
+    split = FORWARD[0] if asks == "description" else REVERSE[0]
+    return trace_facts({(family, split): [trace]}, models={family: family}, kind=kind).figure

@@ -1,3 +1,3 @@
 from ..common.public import public
 
-__getattr__ = public(__name__, denoise="masked")
+__getattr__ = public(__name__, denoise="masked", Sampling="sampling")

@@ -1,3 +1,3 @@
 from ..common.public import public
 
-__getattr__ = public(__name__, trace="engine", draw_noise="engine")
+__getattr__ = public(__name__, trace="engine", draw_noise="engine", trace_prompt="prompt")

@@ -57,11 +57,14 @@ class Trace(NamedTuple):
     log_corrupted: float
 
 
-def trace(net, input_ids, *, subject, answer, noise, kind="state", window=1, severed=None, **how):
+def trace(net, input_ids, *, subject, answer, noise=None, kind="state", window=1, severed=None, **how):
     """The `Trace` of one sequence `input_ids` (T,) with `noise` (draws, subject, D) on its subject's embeddings.
 
-    `subject` is a half-open range of positions. The rest is as in `restore`.
+    `subject` is a half-open range of positions; without `noise` some is drawn, the same at every call. The rest is as
+    in `restore`.
     """
+    if noise is None:
+        noise = draw_noise(net, subject, generator=torch.Generator().manual_seed(0))
     problem = Problem(embed(net, input_ids), add_noise(net, input_ids, subject, noise), answer)
     [runs] = restore(net, [problem], kind=kind, window=window, severed=severed, **how)
     return score(runs)
@@ -107,10 +110,14 @@ def replace_subject(net, input_ids, subject, tokens):
     return embed(net, [int(token) for token in ids])[None]
 
 
-def draw_noise(net, subject, draws, *, generator, scale=3.0):
-    """Gaussian noise (draws, subject, D) of `scale` times the standard deviation of the real tokens' embeddings."""
+def draw_noise(net, subject, draws=10, *, generator=None, scale=3.0):
+    """Gaussian noise (draws, tokens, D) of `scale` times the standard deviation of the real tokens' embeddings.
+
+    `subject` is how many tokens there are to hide, or the range of their positions.
+    """
     weight = net.get_input_embeddings().weight[: network.vocab(net)].detach()
-    shape = (draws, subject[1] - subject[0], weight.shape[1])
+    tokens = subject if isinstance(subject, int) else subject[1] - subject[0]
+    shape = (draws, tokens, weight.shape[1])
     return scale * weight.float().std().item() * torch.randn(shape, generator=generator)
 
 
