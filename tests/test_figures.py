@@ -377,7 +377,7 @@ def test_a_figure_is_readable_reproducible_and_told_in_words(name, tmp_path, roo
     assert svg_of(drawing, tmp_path) == svg_of(DRAWN[name](PLAIN), tmp_path)
     said = read.alt_text(root / "paper/alt.yaml", name, drawing.says)
     assert len(said) > 60 and "nan" not in said.split()
-    assert (root / f"paper/captions/{name}.rst").read_text().startswith("**")
+    assert (root / f"paper/report/{name}.rst").read_text().startswith("**")
 
 
 @pytest.mark.parametrize("name", NAMING)

@@ -185,3 +185,9 @@ def test_no_room_for_a_model_is_told_in_one_line_and_the_old_one_stays(tmp_path)
 def test_a_full_disk_is_recognised(error):
     assert files.full(error) == "the disk is full"
     assert files.full(ValueError("something else")) is None
+
+
+def test_a_table_s_numbers_are_rounded_and_its_whole_numbers_and_words_left_alone(tmp_path):
+    table = pd.DataFrame({"step": [1, 2], "effect": [0.3 - 0.2 - 0.1, 0.1 + 0.2], "kind": ["state", "mlp"]})
+    files.write_table(table, tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text() == "step,effect,kind\n1,0.0,state\n2,0.3,mlp\n"

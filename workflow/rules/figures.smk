@@ -13,7 +13,7 @@ for figure, drawn in (FIGURES | ABLATIONS).items():
             svg=report(
                 f"<results>/figures/{figure}.svg",
                 category=drawn.category,
-                caption=f"../../paper/captions/{drawn.like or figure}.rst",
+                caption=f"../../paper/report/{drawn.like or figure}.rst",
                 labels={"figure": drawn.title},
             ),
             png=f"<results>/figures/{figure}.png",

@@ -109,7 +109,7 @@ rule page:
         tool=local("paper/explorer.html"),
         code=library("render"),
     output:
-        report("<results>/paper/index.html", category="Paper", caption="../../paper/captions/page.rst"),
+        report("<results>/paper/index.html", category="Paper", caption="../../paper/report/page.rst"),
     log:
         "<results>/logs/paper/page.log",
     localrule: True

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .errors import UserError
 
+DECIMALS = 12  # of numbers in tables
 HASHES = Path(".snakemake/hashes")  # of what jobs left, each file's under its own path
 CHECKSUMS = "checksums.json"  # of a model; a folder that has them is verified by who reads it
 TIMESTAMP = ".snakemake_timestamp"  # which Snakemake adds to folders that jobs made
@@ -117,6 +118,11 @@ def full(error):
 
 
 def write_table(table, path):
-    """A DataFrame as CSV, whole or not at all; the same table gives the same bytes."""
+    """A DataFrame as CSV, whole or not at all; the same table gives the same bytes.
+
+    Numbers are rounded, so that a difference which is none does not read 1.4e-17.
+    """
+    measured = table.select_dtypes("float")
+    table = table.assign(**(measured.round(DECIMALS) + 0.0))  # no −0.0
     with atomic(path) as file:
         file.write(table.to_csv(index=False, lineterminator="\n").encode())

@@ -156,7 +156,7 @@ def training(sources):
 
 
 def recall(sources):
-    """Exact-match recall: by steps, against the other family, and asked the other way round."""
+    """Recall: by steps, against the other family, and asked the other way round."""
     scaling = sources.tables["step_scaling"]
     mdm, ar = sources.first("diffusion"), sources.first("autoregressive")
     steps = sorted(int(step) for step in scaling.steps.dropna().unique())

@@ -10,7 +10,7 @@ from . import autoregressive, masked
 
 
 def correct(reference, generation):
-    """Exact match: the reference, lower-cased and stripped, is contained in the generation."""
+    """Whether the generation contains the reference, both lower-cased and stripped."""
     return reference.strip().lower() in generation.strip().lower()
 
 

@@ -1,4 +1,4 @@
-"""Recall, scored: exact match and BLEU, and the tables that compare models. No network is needed.
+"""Recall, scored: does an answer contain its reference, BLEU, and the tables that compare models. No network is needed.
 
 Every interval is over facts and templates (`contrasts`). Shares are between 0 and 1 in long tables, in percent in the
 wide ones; both kinds of BLEU run from 0 to 100.
