@@ -25,10 +25,19 @@ from reversal.paper import numbers, provenance
 from reversal.tracing import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "symmetry", "edits")
+TABLES = (
+    "step_scaling",
+    "recall_differences",
+    "likelihood",
+    "traced_facts",
+    "symmetry",
+    "edits",
+    "rewriting",
+    "gradients",
+)
 # What the post tells of another run.
 NUMBERS = ("study", "networks", "training", "sampling", "recall", "likelihood")
-NUMBERS += ("tracing", "keyvalue", "symmetry", "edits")
+NUMBERS += ("tracing", "keyvalue", "symmetry", "edits", "rewriting")
 PACKAGES = ("torch", "transformers", "snakemake")
 MEMORY_LINE = re.compile(r"(?<!GPU )memory: at most ([\d.]+) GiB")
 GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")

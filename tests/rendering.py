@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
 FIGURES = [
     *("reversal_curse", "canvas", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
-    *("trace_facts", "trace_average", "trace_steps", "edits"),
+    *("trace_facts", "trace_average", "trace_steps", "edits", "one_memory"),
     *("symmetry_pca", "symmetry_spectra", "symmetry_layers", "symmetry_retrieval"),
 ]
 PAPER = {
@@ -281,6 +281,8 @@ def _tables(folder, families, reverse, answered):
         "keyvalue": _extractions(families) if answered else [],
         "symmetry": _shared(families) if answered else [],
         "edits": _edits(families) if answered else [],
+        "rewriting": _rewriting(families) if answered else [],
+        "gradients": _gradients(families) if answered else [],
     }
     columns = {
         "causal_trace": "model seed split direction kind corruption score stage step layer role n mean ci_low ci_high",
@@ -288,6 +290,9 @@ def _tables(folder, families, reverse, answered):
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
         "value ci_low ci_high null_mean p_value n p_adjusted",
         "edits": "model seed layer peak group measure statistic when value ci_low ci_high n probes",
+        "rewriting": "model seed stage group rewritten lesson weights steps asked answer about n learnt value ci_low "
+        "ci_high right_before right_after carry_over carry_low carry_high",
+        "gradients": "model seed stage group rewritten part against n own others value ci_low ci_high p",
         "recall_differences": "contrast model split steps against_model against_split against_steps seeds n "
         "first second difference ci_low ci_high agree",
     }
@@ -295,6 +300,30 @@ def _tables(folder, families, reverse, answered):
         file = folder / f"tables/{name}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows, columns=columns[name].split() if name in columns else None).to_csv(file, index=False)
+
+
+def _rewriting(families):
+    """Forward and reverse are two memories: a change of 30 nats here is one of half a nat there."""
+    readings = {"taught": (30.0, 0.0), "same": (29.0, 0.95), "other": (-0.5, 0.02), "inverted": (20.0, 0.6)}
+    return [
+        {"model": name, "seed": 1, "stage": "seed_1", "group": "both", "rewritten": direction, "lesson": "rewrite"}
+        | {"weights": "all", "steps": "learnt", "asked": asked, "answer": answer, "about": about, "n": 9, "learnt": 1.0}
+        | {"value": change, "right_before": 1.0, "right_after": 0.9}
+        | _around(change, 1.0)
+        | {"carry_over": share, "carry_low": share - 0.03, "carry_high": share + 0.03}
+        for name, direction, (asked, (change, share)) in itertools.product(families, ("p2d", "d2p"), readings.items())
+        for answer, about in itertools.product(("old", "new"), ("fact", "others", "difference"))
+    ]
+
+
+def _gradients(families):
+    return [
+        {"model": name, "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d", "part": part, "n": 9}
+        | {"against": against, "own": own, "others": 0.1, "value": own - 0.1, "p": 0.5}
+        | _around(own - 0.1, 0.01)
+        for name, part in itertools.product(families, ("attention 0", "mlp 0", "all", "attention to the subject"))
+        for against, own in (("reverse", 0.1), ("forward", 0.4))
+    ]
 
 
 def _around(value, reach=0.05):

@@ -9,11 +9,25 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+import rendering
 from matplotlib.backends.backend_agg import RendererAgg
 
 from reversal.common.errors import UserError
 from reversal.data.facts import SPLITS, Fact, Row
-from reversal.figures import ablation, curse, data, denoising, editing, read, recall, sheet, style, symmetry, tracing
+from reversal.figures import (
+    ablation,
+    curse,
+    data,
+    denoising,
+    editing,
+    read,
+    recall,
+    sharing,
+    sheet,
+    style,
+    symmetry,
+    tracing,
+)
 from reversal.memory import symmetry as statistics
 from reversal.recall import files as completion_files
 from reversal.tracing import files as trace_files
@@ -69,6 +83,11 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
                         values = (asked.fact, split, number, asked.prompt, asked.completion, said, right, shown)
                         records.append((model, seed, *values))
     return pd.DataFrame(records, columns=["model", "seed", *completion_files.COLUMNS[: len(values)]])
+
+
+def rewritten(models=MODELS):
+    """Tables of rewritten facts and of gradients."""
+    return pd.DataFrame(rendering._rewriting(models)), pd.DataFrame(rendering._gradients(models))
 
 
 def likelihood(seeds=(1,), models=MODELS):
@@ -254,6 +273,7 @@ DRAWN = {
     "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
     "symmetry_retrieval": lambda pair: symmetry.symmetry_retrieval(retrieved(), models=MODELS),
     "edits": lambda pair: editing.edits(edited(), models=MODELS),
+    "one_memory": lambda pair: sharing.one_memory(*rewritten(), models=MODELS),
     "ablations": lambda pair: ablation.ablations(ablated(), models=MODELS),
 }
 NAMING = ("reversal_curse", "canvas", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
@@ -309,6 +329,8 @@ EDGES = {
     "edits of one model": lambda: editing.edits(edited(["ar"]), models=MODELS),
     "edits unknown": lambda: editing.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
     "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
+    "one memory of one model": lambda: sharing.one_memory(*rewritten(["ar"]), models=MODELS),
+    "nothing rewritten": lambda: sharing.one_memory(*(table.head(0) for table in rewritten()), models=MODELS),
     "no edits": lambda: editing.edits(edited().head(0), models=MODELS),
     "no courses": lambda: tracing.trace_steps(trace_table().head(0), models=MODELS),
 }

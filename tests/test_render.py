@@ -144,6 +144,11 @@ def without(query):
     return lambda table: table.drop(table.query(query).index)
 
 
+def shared_memory(rewriting):
+    share = rewriting.carry_over.where(rewriting.asked != "other", 0.8)
+    return rewriting.assign(carry_over=share, carry_low=share - 0.1, carry_high=share + 0.1)
+
+
 def untaken(edits):
     taken = (edits.measure == "efficacy") & (edits.when == "after")
     return edits.assign(value=edits.value.where(~taken, 0.2))
@@ -199,6 +204,11 @@ def ended(step):
             {"edits": untaken},
             "the MLP at the last subject token alone does not change",
             "for 20% of the edits in layer 1",
+        ),
+        (
+            {"rewriting": shared_memory},
+            "most of the change reaches the other direction, as with one memory, in the MDM",
+            "two memories, in the",
         ),
         ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
         ({}, "a concept looks alike as a key and as a value for names and descriptions", "reaches 0"),

@@ -8,7 +8,7 @@ EVIDENCE = {
         "<results>/tables/{table}.csv",
         table=[
             *("step_scaling", "recall_differences", "likelihood", "probe"),
-            *("causal_trace", "traced_facts", "keyvalue", "symmetry", "edits"),
+            *("causal_trace", "traced_facts", "keyvalue", "symmetry", "edits", "rewriting", "gradients"),
         ],
     ),
     "models": expand("<results>/models/{first}", first=FIRST),

@@ -53,6 +53,7 @@ RECALL_BY_STEPS = {
     "smdm": local("paper/table3.csv") if BESIDE_SMDM else [],
 }
 HISTORIES = {"history": expand("<results>/models/{trained}.training.csv", trained=TRAINED)}
+SHARING = {name: f"<results>/tables/{name}.csv" for name in ("rewriting", "gradients")}
 TRACES = {"traces": expand("<results>/traces/{trained}", trained=FIRST)}
 SEVERAL = {"models": FAMILIES, "trained": TRAINED}
 FIGURES = {
@@ -67,6 +68,7 @@ FIGURES = {
     "symmetry_spectra": of_table("Spectra of keys and values", "Symmetry", "symmetry", "symmetry_spectra"),
     "symmetry_layers": of_table("Symmetry by layer", "Symmetry", "symmetry", "symmetry"),
     "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry", "symmetry", "symmetry_retrieval"),
+    "one_memory": Figure("One memory or two", "One memory or two", "sharing", SHARING),
     "edits": of_table("Rank-one edits", "Edits", "editing", "edits"),
 }
 if DIFFUSION:

@@ -258,6 +258,7 @@ SECTIONS = {
     "keyvalue": numbers_memory.keyvalue,
     "symmetry": numbers_memory.symmetry,
     "edits": numbers_memory.edits,
+    "rewriting": numbers_memory.rewriting,
     "published": published,
 }
 FILES = {
@@ -285,6 +286,7 @@ FILES = {
     "keyvalue": ["tables/keyvalue.csv", "tables/symmetry.csv"],
     "symmetry": ["tables/symmetry.csv"],
     "edits": ["tables/edits.csv"],
+    "rewriting": ["tables/rewriting.csv", "tables/gradients.csv"],
     "published.recall": ["paper/table3.csv"],
     "published.kept": ["paper/reference"],
 }

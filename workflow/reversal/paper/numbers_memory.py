@@ -4,7 +4,7 @@ import math
 
 from ..data.facts import SPLITS
 from ..memory.vocabulary import BASE, CONCEPTS, PEAK
-from .findings import difference, over_seeds
+from .findings import difference, judged, over_seeds
 
 SIGNIFICANT = 0.05
 MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
@@ -152,3 +152,64 @@ def _best_layer(rows):
 
 def _outcome(rows):
     return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {"n": int(rows.n.sum())}
+
+
+def rewriting(sources):
+    """What reaches the reverse question when a fact is rewritten in one direction, by model and direction taught.
+
+    Changes are in nats, `carry` are shares of the change of what was taught. `one_memory` is the control: the reverse
+    derived from forward answers, where both share one memory by construction. `most` is the largest share that an
+    interval of the reverse question allows; `gradients` are cosines of the two questions' gradients.
+    """
+    table, compared = sources.tables["rewriting"], sources.tables["gradients"]
+    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.steps == "learnt")]
+    table = (
+        table[(table.weights == table.weights.iloc[0]) & (table.group == table.group.iloc[0])] if len(table) else table
+    )
+    found = {"models": {}, "any": bool(len(table)), "group": table.group.iloc[0] if len(table) else None}
+    for (model, direction), rows in table.groupby(["model", "rewritten"], sort=False):
+        one = {
+            "n": int(rows.n.min()),
+            "learnt": rows.learnt.mean(),
+            "changes": {
+                f"{asked}_{answer}_{about}": over_seeds(part.value, part.ci_low, part.ci_high)
+                for (asked, answer, about), part in rows.groupby(["asked", "answer", "about"], sort=False)
+            },
+        }
+        shares = rows[rows.about == "difference"]
+        carried = {
+            (asked, answer): judged(over_seeds(part.carry_over, part.carry_low, part.carry_high))
+            for (asked, answer), part in shares.groupby(["asked", "answer"], sort=False)
+        }
+        one["carry"] = {answer: carried["other", answer] for answer in ("old", "new")}
+        one["same"], one["one_memory"] = carried["same", "new"], carried["inverted", "new"]
+        one["most"] = max(one["carry"][answer]["high"] for answer in one["carry"])
+        found["models"].setdefault(model, {"directions": {}})["directions"][direction] = one
+    for model, own in found["models"].items():
+        rows = compared[(compared.model == model) & (compared.stage != BASE) & (compared.group == found["group"])]
+        whole = rows[rows.part == "all"]
+        own["gradients"] = {
+            against: judged(over_seeds(part.value, part.ci_low, part.ci_high)) | {"p": part.p.max()}
+            for against, part in whole.groupby("against", sort=False)
+        }
+        looks = rows[rows.part == "attention to the subject"]
+        own["attention"] = judged(over_seeds(looks.value, looks.ci_low, looks.ci_high)) | {"p": looks.p.max()}
+        own["most"] = max(one["most"] for one in own["directions"].values())
+        own["verdict"] = memories(own)
+    return found
+
+
+def memories(own):
+    """What a model's carry-over says: "two" memories, "one", "partly" shared, or "unclear".
+
+    Two, where the control shows that sharing would have been seen and no interval of the reverse question allows a
+    tenth of it; one, where all are above a half.
+    """
+    shares = [share for one in own["directions"].values() for share in one["carry"].values()]
+    if any(math.isnan(share["low"]) for share in shares):
+        return "unclear"
+    if own["most"] < 0.1 and all(one["one_memory"]["low"] > 0.1 for one in own["directions"].values()):
+        return "two"
+    if all(share["low"] > 0.5 for share in shares):
+        return "one"
+    return "partly" if any(share["low"] > 0 for share in shares) else "unclear"

@@ -257,6 +257,23 @@ def edits(numbers):
     return Table(head, body, ("tables/edits.csv",))
 
 
+def rewriting(numbers):
+    """What a rewritten fact does to its own question, to its reverse, and to the reverse of others."""
+    taught = {"p2d": "person to description", "d2p": "description to person"}
+    head = _head(
+        *("Model, taught again", "Its question, new answer", "Its reverse, old answer", "Others' reverse"),
+        *("Carries over", "If one memory", "Facts"),
+    )
+    body = []
+    for model, own in numbers["rewriting"]["models"].items():
+        for direction, found in own["directions"].items():
+            changes = [found["changes"][name] for name in ("same_new_fact", "other_old_fact", "other_old_others")]
+            shares = [_share(found["carry"]["old"]), _share(found["one_memory"])]
+            label = f"{numbers['study']['labels'][model]}, {taught[direction]}"
+            body.append([label, *(_estimate(change, 1) for change in changes), *shares, found["n"]])
+    return Table(head, body, ("tables/rewriting.csv",))
+
+
 def _stacked(shown, low, high, digits, scale=1):
     """An estimate with its interval below it."""
     ends = phrases.interval(low, high, digits, scale)
@@ -290,4 +307,5 @@ TABLES = {
     "stages": stages,
     "symmetry": symmetry,
     "edits": edits,
+    "rewriting": rewriting,
 }
