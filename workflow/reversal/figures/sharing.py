@@ -1,19 +1,20 @@
 """One memory or two: how much of a rewritten fact reaches its reverse, and whether both pull at the same weights."""
 
-import re
+from matplotlib.lines import Line2D
 
 from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
 
-# What is asked after a lesson, and the answer by which it is read: of the inversion the new one, since the old answer
-# falls there only when another overtakes it.
+# What is asked after a lesson, and the answer by which it is read. The old answer's loss is this person's alone; but in
+# the inversion it falls only when another overtakes it, so that there the new answer tells.
 ASKED = {
-    ("same", "new"): "same question, other words",
-    ("inverted", "new"): "control: reverse derived from\nforward answers (one memory)",
+    ("same", "old"): "same question, other words",
+    ("inverted", "new"): "control: one memory by construction\n(reverse derived from forward answers)",
     ("other", "old"): "reverse question, old answer",
     ("other", "new"): "reverse question, new answer",
 }
 REWRITTEN = {"p2d": "rewritten: person → description", "d2p": "rewritten: description → person"}
-PARTS = ("attention", "mlp")
+PARTS = {"attention": "o", "mlp": "^"}
+NAMES = {"attention": "attention", "mlp": "MLP"}
 
 
 @styled
@@ -30,7 +31,7 @@ def one_memory(rewriting, gradients, *, models):
     figure = blank(330)
     above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
     handles, said = {}, []
-    for axes, direction in zip(_row(above, len(directions), sharey=True), directions, strict=True):
+    for axes, direction in zip(_row(above, len(directions), sharey=True, sharex=True), directions, strict=True):
         rows = chosen[chosen.rewritten == direction].set_index(["model", "asked", "answer"])
         said += _carried(axes, rows, names, looks(models), handles)
         axes.set_title(REWRITTEN[direction])
@@ -52,11 +53,7 @@ def _row(part, count, **how):
 def _carried(axes, rows, names, look, handles):
     """Dots with intervals: nothing carries over at 0, everything at 100%."""
     said = []
-    for x, label in ((0, "two memories"), (100, "one memory")):
-        axes.axvline(x, color=FAINT, linewidth=0.8, linestyle=":")
-        axes.annotate(
-            label, (x, 1), (0, -1), ("data", "axes fraction"), "offset points", color=FAINT, ha="center", va="top"
-        )
+    axes.axvline(0, color=FAINT, linewidth=0.8)
     for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
         for y, (asked, what) in enumerate(ASKED.items()):
             if (name, *asked) not in rows.index:
@@ -67,7 +64,7 @@ def _carried(axes, rows, names, look, handles):
                 100 * found.carry_over, y + shift, look[name].marker, color=look[name].color
             )
             said.append(f"{look[name].label}, {' '.join(what.split())}: {percent(found.carry_over)}")
-    axes.set(xlabel="share of the change that carries over, %", ylim=(len(ASKED) - 0.5, -0.9), xlim=(-15, 122))
+    axes.set(xlabel="carries over, % of the change", ylim=(len(ASKED) - 0.5, -0.5))
     axes.set_yticks(range(len(ASKED)), ASKED.values())
     axes.grid(axis="x", color=PALE)
     return said
@@ -75,23 +72,17 @@ def _carried(axes, rows, names, look, handles):
 
 def _cosines(axes, rows, look, handles):
     """By layer, how much more a fact's forward gradient is like its own than like others'."""
-    for kind, marker in zip(PARTS, ("o", "^"), strict=True):
-        for against, fill, label in (
-            ("forward", True, "same question, other words"),
-            ("reverse", False, "reverse question"),
-        ):
+    for kind, marker in PARTS.items():
+        for against, label in (("forward", "same question, other words"), ("reverse", "reverse question")):
             some = rows[rows.part.str.fullmatch(rf"{kind} \d+") & (rows.against == against)]
-            layers = [int(re.search(r"\d+", part)[0]) for part in some.part]
-            color = look.color if fill else INK
-            axes.vlines(layers, some.ci_low, some.ci_high, color=color, linewidth=0.8)
-            (handles[f"{'MLP' if kind == 'mlp' else kind}: {label}"],) = axes.plot(
-                layers,
-                some.value,
-                marker=marker,
-                color=color,
-                markerfacecolor=color if fill else "white",
-                linewidth=0.8,
+            layers = [int(part.split()[-1]) for part in some.part]
+            fill, line = (look.color, "-") if against == "forward" else ("white", ":")
+            axes.vlines(layers, some.ci_low, some.ci_high, color=look.color, linewidth=0.8)
+            axes.plot(layers, some.value, marker + line, color=look.color, markerfacecolor=fill, linewidth=0.8)
+            handles[f"{NAMES[kind]}: {label}"] = Line2D(
+                [], [], marker=marker, linestyle=line, color=INK, markerfacecolor=INK if line == "-" else "white"
             )
+    axes.set_xticks(layers)
     axes.axhline(0, color=FAINT, linewidth=0.8)
     axes.set(title=f"{look.label}: are a fact's gradients alike?", xlabel="layer")
     axes.grid(axis="y", color=PALE)

@@ -182,7 +182,7 @@ def rewriting(sources):
             for (asked, answer), part in shares.groupby(["asked", "answer"], sort=False)
         }
         one["carry"] = {answer: carried["other", answer] for answer in ("old", "new")}
-        one["same"], one["one_memory"] = carried["same", "new"], carried["inverted", "new"]
+        one["same"], one["one_memory"] = carried["same", "old"], carried["inverted", "new"]
         one["most"] = max(one["carry"][answer]["high"] for answer in one["carry"])
         found["models"].setdefault(model, {"directions": {}})["directions"][direction] = one
     for model, own in found["models"].items():
