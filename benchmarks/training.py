@@ -2,7 +2,7 @@
 
     python -m benchmarks.training                                  4 layers × 128 on the CPU
     python -m benchmarks.training --device cuda --size 1028m       the shape of SMDM-1028M, random weights
-    … --compile                                                    our loop with training.compile
+    … --compile                                                    our loop with training.compile and training.record
     … --ours                                                       our loop alone
 
 On a GPU it also tells how much of the card's own bf16 matrix rate, measured in the same run, goes into tokens that are
@@ -32,9 +32,7 @@ class Loss(Trainer):
     """Trainer with our diffusion objective."""
 
     def compute_loss(self, net, inputs, **_):
-        return objective.loss(
-            net, objective.Targets(**{name: inputs[name].cpu() for name in objective.Targets._fields})
-        )
+        return objective.loss(net, objective.Targets(*(inputs[name].cpu() for name in objective.Targets._fields[:3])))
 
 
 def random_rows(number, shortest, longest, vocab):
@@ -72,7 +70,8 @@ def trainers(net, rows, recipe, device):
         collate.step += 1
         ids, _ = loop.pad([rows[i] for i in numbers], 0)
         generator = torch.Generator().manual_seed(collate.step)
-        return objective.diffusion_targets(ids, network.mask_id(net), generator=generator)._asdict()
+        batch = objective.diffusion_targets(ids, net, generator=generator)
+        return dict(zip(batch._fields[:3], batch[:3], strict=True))
 
     collate.step = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -121,12 +120,14 @@ def main():
     parser.add_argument("--size", choices=SIZES, default="default")
     parser.add_argument("--steps", type=int, default=40, help="steps of 64 rows in each pass")
     parser.add_argument("--rounds", type=int, default=3, help="passes of each loop, in turns; the best counts")
-    parser.add_argument("--compile", action="store_true", help="our loop with training.compile")
+    parser.add_argument("--compile", action="store_true", help="our loop with training.compile and training.record")
     parser.add_argument("--ours", action="store_true", help="our loop alone")
     options = parser.parse_args()
     size, device = SIZES[options.size], options.device
     rows = random_rows(64 * options.steps, *size["rows"], size["shape"]["vocab"])
-    recipe = loop.Recipe(epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile)
+    recipe = loop.Recipe(
+        epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile, record=options.compile
+    )
     net = network.new(causal=False, eos=0, seed=0, **size["shape"]).to(device)
     peers, mine = [], []
     for _ in range(options.rounds):

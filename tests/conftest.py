@@ -71,11 +71,11 @@ def short_of_memory(monkeypatch):
     hidden, tried = network.hidden, []
 
     def limit(rows):
-        def small(net, ids, attention_mask=None):
+        def small(net, ids, attention_mask=None, **told):
             tried.append(len(ids))
             if len(ids) > rows:
                 raise torch.OutOfMemoryError("out of memory")
-            return hidden(net, ids, attention_mask)
+            return hidden(net, ids, attention_mask, **told)
 
         monkeypatch.setattr(network, "hidden", small)
         return tried

@@ -101,7 +101,7 @@ def test_the_first_token_after_a_prompt_is_read_where_it_is_predicted(net):
 
 def test_the_loss_is_that_of_the_masked_tokens(net):
     ids = torch.randint(0, 300, (3, 6), generator=torch.Generator().manual_seed(0))
-    batch = objective.diffusion_targets(ids, network.mask_id(net), generator=torch.Generator().manual_seed(1))
+    batch = objective.diffusion_targets(ids, net, generator=torch.Generator().manual_seed(1))
     expected = 0.0
     for row, canvas in enumerate(batch.inputs.tolist()):
         logs = naive_logits(net, canvas).log_softmax(-1)

@@ -10,6 +10,11 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def fresh(**kind):
+    """A tiny random diffusion network over 50 tokens."""
+    return network.new(causal=False, vocab=50, width=32, layers=2, heads=2, mlp=64, eos=0, seed=0, **kind)
+
+
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 70), seed=st.integers(0, 1000))
 def test_times_lie_one_in_each_stratum(rows, seed):
@@ -31,7 +36,7 @@ def test_the_diffusion_loss_is_the_masked_cross_entropy_over_t(tiny):
     if not network.is_diffusion(tiny):
         return
     ids = torch.randint(0, network.vocab(tiny), (5, 7), generator=generator())
-    batch = objective.diffusion_targets(ids, network.mask_id(tiny), generator=generator(3))
+    batch = objective.diffusion_targets(ids, tiny, generator=generator(3))
     t = objective.stratified_times(5, generator=generator(3))
     expected = 0.0
     logits = tiny(input_ids=batch.inputs).logits[..., : network.vocab(tiny)]
@@ -56,6 +61,6 @@ def test_the_autoregressive_loss_is_that_of_transformers(tiny):
 
 def test_the_mean_diffusion_loss_of_a_uniform_network_is_log_vocabulary():
     """Σ CE / t over the tokens has the mean log V when every token costs log V, whatever t."""
-    ids = torch.zeros(64, 16, dtype=torch.long)
-    weights = [objective.diffusion_targets(ids, 5, generator=generator(i)).weights.sum() for i in range(400)]
+    ids, net = torch.zeros(64, 16, dtype=torch.long), fresh()
+    weights = [objective.diffusion_targets(ids, net, generator=generator(i)).weights.sum() for i in range(400)]
     torch.testing.assert_close(torch.stack(weights).mean(), torch.tensor(1.0), atol=0.03, rtol=0)

@@ -23,7 +23,7 @@ def targets(causal):
     ids, real = loop.pad(ROWS[:8], 0)
     if causal:
         return objective.autoregressive_targets(ids, real)
-    return objective.diffusion_targets(ids, 50, generator=torch.Generator().manual_seed(1))
+    return objective.diffusion_targets(ids, fresh(False, "cpu"), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -70,14 +70,14 @@ def test_a_step_that_memory_cannot_record_is_not_taken_and_nothing_of_it_is_left
 @pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16), (False, (12, 24))])
 def test_recorded_steps_train_as_plain_ones_do(causal, width):
     expected = loop.fit(fresh(causal), ROWS, recipe(width=width))
-    found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True))
+    found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True, record=True))
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)
 
 
 @on_a_gpu
 def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, monkeypatch):
     whole, resumed = fresh(False), fresh(False)
-    expected = loop.fit(whole, ROWS, recipe(compile=True))
+    expected = loop.fit(whole, ROWS, recipe(compile=True, record=True))
     honest, calls = loop.Recorder.step, []
 
     def cut_short(self, batch, rate):
@@ -89,9 +89,9 @@ def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, mo
     kept = {"checkpoints": tmp_path, "seconds_between": 0.0}
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(loop.Recorder, "step", cut_short)
-        loop.fit(resumed, ROWS, recipe(compile=True), **kept)
+        loop.fit(resumed, ROWS, recipe(compile=True, record=True), **kept)
     again = fresh(False)
-    found = loop.fit(again, ROWS, recipe(compile=True), **kept)
+    found = loop.fit(again, ROWS, recipe(compile=True, record=True), **kept)
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-3)
     for one, other in zip(whole.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -106,5 +106,5 @@ def test_without_memory_to_record_the_steps_are_taken_one_by_one(monkeypatch):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(objective, "loss_everywhere", no_room)
-    found = loop.fit(short, ROWS, recipe(compile=True))
+    found = loop.fit(short, ROWS, recipe(compile=True, record=True))
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)

@@ -89,13 +89,15 @@ def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatc
     taken, pad = [], loop.pad
     monkeypatch.setattr(loop, "pad", lambda rows, *rest: (taken.append(sorted(rows)), pad(rows, *rest))[1])
 
-    def cutter(row, rng, free):
-        free = range(len(row)) if free is None else free
-        return [49 if i in free and rng.random() < 0.5 else token for i, token in enumerate(row)]
+    class Cutter:
+        @staticmethod
+        def spell(row, rng, free):
+            free = range(len(row)) if free is None else free
+            return [(49 if i in free and rng.random() < 0.5 else token, i) for i, token in enumerate(row)]
 
     nets = [fresh(True) for _ in range(2)]
     for net in nets:
-        loop.fit(net, ROWS, recipe(batch=60), cutter=cutter, free=free)
+        loop.fit(net, ROWS, recipe(batch=60), cutter=Cutter, free=free)
     assert taken[:4] == taken[4:] and len({str(rows) for rows in taken}) == 4
     assert any(49 in row[1:] for row in taken[0]) == (free is None) and any(row[0] == 49 for row in taken[0])
     assert_same(*map(weights, nets))
@@ -244,7 +246,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tm
 def task(base, folder, **recipe_changes):
     return {
         "base": str(base),
-        "rows": str(base.parent / "train.jsonl"),
+        "rows": {"facts": str(base.parent / "train.jsonl")},
+        "facts": None,
+        "objective": {},
         "recipe": {**RECIPE, **recipe_changes},
         "output": str(folder / "model"),
         "history": str(folder / "training.csv"),

@@ -14,7 +14,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 
 # Of the library, rules import only what needs no network.
 from reversal.common import closure, files
-from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, RANDOMIZED, RECALL_SPLITS, SPLITS
+from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, RECALL_SPLITS, SPARED_SPLITS, SPLITS
 
 
 def validate_configuration():
@@ -86,7 +86,11 @@ BESIDE_SMDM = DATA["source"] == "berglund"
 DOWNLOADED = "results/downloads/reversal_curse"
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates
-ANSWERED_SPLITS = list(dict.fromkeys([*RECALL_SPLITS, *config["tracing"]["splits"]]))
+# People whom an objective can spare are generated.
+CONTROL_SPLITS = list(SPARED_SPLITS) if DATA["source"] == "generated" and DATA["generated"]["spared_people"] else []
+COMPARED_SPLITS = [*RECALL_SPLITS, *CONTROL_SPLITS]  # by likelihood too
+ANSWERED_SPLITS = list(dict.fromkeys([*COMPARED_SPLITS, *config["tracing"]["splits"]]))
+ALL_SPLITS = [*SPLITS, *CONTROL_SPLITS, *(f"{split}_randomized" for split in COMPARED_SPLITS)]
 PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
 EDITED = [FORWARD_REVERSE[group] for group in ("both", "p2d")]
 REWRITTEN = [FORWARD_REVERSE[group] for group in config["rewriting"]["groups"]]
@@ -119,7 +123,7 @@ def files_in(*folders):
 def data_source(wildcards):
     """What a study's data are made from: word lists and templates, a user's files, or the download."""
     if DATA["source"] == "generated":
-        return lists(DIRECTIONS)
+        return lists([*DIRECTIONS, "mentions"])
     if DATA["source"] == "rows":
         own = DATA["rows"]
         made = [f"{own['templates']}/{direction}.txt" for direction in DIRECTIONS] if own["templates"] else []
@@ -159,9 +163,35 @@ def own_sampling(wildcards):
 
 
 def own_recipe(wildcards):
-    """How a model is fine-tuned: as the study says, but to its own width."""
+    """How a model is fine-tuned: as the study says, but for what it has of its own."""
     model = config["models"][wildcards.model]
-    return config["training"] | {key: model[key] for key in ("width",) if key in model}
+    return config["training"] | model.get("training", {}) | {key: model[key] for key in ("width",) if key in model}
+
+
+def own_shape(wildcards):
+    """The shape of a network made here: the study's, but for what it has of its own."""
+    return config["network"] | config["models"][wildcards.model].get("network", {})
+
+
+def own_objective(wildcards):
+    """What a model learns to predict."""
+    return config["models"][wildcards.model].get("objective", {})
+
+
+def own_rows(wildcards):
+    """The files of rows that a model is taught, in the order of what it reads."""
+    names = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
+    return [f"<results>/data/{names[kind]}.jsonl" for kind in own_reading(wildcards)]
+
+
+def own_reading(wildcards):
+    """What kinds of rows a model is taught."""
+    return config["models"][wildcards.model].get("reads", ["facts"])
+
+
+def spared_people(wildcards):
+    """The file that tells whom a model's objective spares, where it spares some by name."""
+    return "<results>/data/facts.jsonl" if own_objective(wildcards).get("people") == "spared" else []
 
 
 def splits_of(pairs):

@@ -30,7 +30,7 @@ rule prepare:
     log:
         "<results>/logs/prepare/{table}.log",
     wildcard_constraints:
-        table="|".join(["facts", "train", *SPLITS, *RANDOMIZED]),
+        table="|".join(["facts", "train", "train_mentions", *ALL_SPLITS]),
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -39,3 +39,19 @@ rule prepare:
         downloaded=f"{DOWNLOADED}/june_version_7921032488",
     script:
         f"../scripts/prepare_{DATA['source']}.py"
+
+
+rule read_backwards:
+    """The training rows with their words in reverse order: what was given comes last, and is to be predicted."""
+    input:
+        rows="<results>/data/train.jsonl",
+        code=library("read_backwards"),
+    output:
+        "<results>/data/train_reversed.jsonl",
+    log:
+        "<results>/logs/prepare/train_reversed.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/read_backwards.py"

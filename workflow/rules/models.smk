@@ -37,7 +37,7 @@ rule base_scratch:
         "../../envs/reversal.yaml"
     params:
         causal=is_causal,
-        network=config["network"],
+        network=own_shape,
     script:
         "../scripts/base.py"
 
@@ -68,7 +68,8 @@ rule base_pretrain:
         words=lambda wildcards, input: str(Path(input.lists[0]).parent),
         templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
         causal=is_causal,
-        network=config["network"],
+        network=own_shape,
+        objective=own_objective,
     script:
         "../scripts/base_pretrain.py"
 
@@ -153,7 +154,7 @@ rule room:
     """Refuse a canvas that cannot hold the longest question and its answer, before anything is trained."""
     input:
         base="<results>/models/{model}/base",
-        rows=expand("<results>/data/{split}.jsonl", split=[*SPLITS, *RANDOMIZED]),
+        rows=expand("<results>/data/{split}.jsonl", split=ALL_SPLITS),
         code=library("room"),
     output:
         "<results>/models/{model}/longest_row.json",
@@ -174,7 +175,8 @@ rule finetune:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
         room=ancient("<results>/models/{model}/longest_row.json"),
-        rows="<results>/data/train.jsonl",
+        rows=own_rows,
+        facts=spared_people,
         code=library("finetune"),
     output:
         model=directory("<results>/models/{model}/seed_{seed}"),
@@ -190,6 +192,8 @@ rule finetune:
         gpu=config["training_processes"],
     params:
         recipe=own_recipe,
+        objective=own_objective,
+        reads=own_reading,
         processes=config["training_processes"],
         checkpoint_seconds=config["checkpoint_seconds"],
     script:

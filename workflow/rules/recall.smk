@@ -53,8 +53,8 @@ rule compare_likelihoods:
     """Log-probabilities of the right and of a wrong completion of every prompt, by one model."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        right=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        wrong=expand("<results>/data/{split}_randomized.jsonl", split=RECALL_SPLITS),
+        right=expand("<results>/data/{split}.jsonl", split=COMPARED_SPLITS),
+        wrong=expand("<results>/data/{split}_randomized.jsonl", split=COMPARED_SPLITS),
         code=library("compare_likelihoods"),
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",

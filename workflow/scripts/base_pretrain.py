@@ -1,6 +1,7 @@
 """Pretrain the model that fine-tuning starts from."""
 
 from reversal.common import jobs
+from reversal.training.objective import Objective
 from reversal.training.pretraining import Biographies, pretrain
 
 with jobs.job(snakemake) as job:
@@ -12,6 +13,7 @@ with jobs.job(snakemake) as job:
         causal=params.causal,
         shape=params.network,
         recipe=params.recipe,
+        aim=Objective(**params.objective),
         # Not an output: Snakemake removes those of a job that failed.
         checkpoints=f"{output.model}.checkpoints",
         vocabulary_of=given.rows or None,

@@ -7,7 +7,9 @@ with jobs.job(snakemake) as job:
     params, output = snakemake.params, snakemake.output
     task = {
         "base": snakemake.input.base,
-        "rows": snakemake.input.rows,
+        "rows": dict(zip(params.reads, snakemake.input.rows, strict=True)),
+        "facts": snakemake.input.facts or None,
+        "objective": dict(params.objective),
         "recipe": {**params.recipe, "seed": int(snakemake.wildcards.seed)},
         "output": output.model,
         "history": output.history,

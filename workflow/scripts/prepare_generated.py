@@ -5,4 +5,8 @@ from reversal.data import facts, generated
 
 with jobs.job(snakemake):
     people, train, splits = generated.make(**snakemake.params.settings)
-    facts.write({"facts": people, "train": train, **splits}[snakemake.wildcards.table], snakemake.output[0])
+    tables = {"facts": people, "train": train, **splits}
+    if snakemake.wildcards.table == "train_mentions":
+        templates = generated.read_mentions(f"{snakemake.params.settings['templates']}/mentions.txt")
+        tables["train_mentions"] = generated.mentions(people, templates)
+    facts.write(tables[snakemake.wildcards.table], snakemake.output[0])

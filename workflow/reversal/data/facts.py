@@ -1,6 +1,7 @@
 """Facts, the rows that state or ask for them, and the test splits: what the data stage leaves on disk."""
 
 import dataclasses
+import hashlib
 import json
 import reprlib
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ GROUPS = {
     "d2p": "people taught from description to person",
     "both": "people taught both ways",
 }
+# Further people, taught as those of a group are, but with a subject that an objective can spare.
+SPARED_GROUPS = {"p2d_spared": "p2d", "d2p_spared": "d2p"}
 
 
 DIRECTIONS = {"p2d": "description", "d2p": "name"}  # of a sentence, and what comes last in it
@@ -50,6 +53,13 @@ SPLITS = {
     "both_p2d": Split("both_prompts_test", "both", asks="description", trained="both"),
     "both_d2p": Split("both_prompts_test", "both", asks="name", trained="both"),
 }
+# The same questions as of the groups they are like.
+SPARED_SPLITS = {
+    f"{spared}_{split.trained}": dataclasses.replace(split, file=f"{spared}_{split.trained}", group=spared)
+    for spared, group in SPARED_GROUPS.items()
+    for split in SPLITS.values()
+    if split.group == group
+}
 RECALL_SPLITS = tuple(name for name, split in SPLITS.items() if split.trained != "both")
 # By group, the splits that ask about the same people forward (for the description) and in reverse (for the name).
 FORWARD_REVERSE = {
@@ -81,8 +91,9 @@ class Fact:
     def __post_init__(self):
         for field in ("id", "name", "description"):
             require_text(field, getattr(self, field), "every fact needs one")
-        if self.group not in GROUPS:
-            raise ValueError(f"group is {reprlib.repr(self.group)}; it is one of {', '.join(GROUPS)}")
+        if self.group not in {**GROUPS, **SPARED_GROUPS}:
+            known = ", ".join([*GROUPS, *SPARED_GROUPS])
+            raise ValueError(f"group is {reprlib.repr(self.group)}; it is one of {known}")
         for field in ("trained_as", "tested_as"):
             forms = getattr(self, field)
             if not isinstance(forms, tuple):
@@ -173,6 +184,36 @@ def randomized(rows, *, rng):
             wrong[template, fact] = of_fact[other]
     takers = ((row, wrong[row.template, row.fact]) for row in rows)
     return [dataclasses.replace(row, completion=other.completion, answer=other.answer) for row, other in takers]
+
+
+def read_backwards(row):
+    """The row with its words in reverse order, subject and answer kept whole: what was the answer is now given first.
+
+    Its answer is the row's subject, so that a network that reads from left to right has it to predict.
+    """
+    first, last = row.subject, tuple(len(row.prompt) + place for place in row.answer)
+    around = (row.text[: first[0]], row.text[first[1] : last[0]], row.text[last[1] :])
+    before, between, after = ([*reversed(words.split())] for words in around)
+    prompt = " ".join([*after, row.answer_text, *between])
+    start = len(" ".join([*after, ""])) if after else 0
+    completion = " ".join(["", row.subject_text, *before])
+    return dataclasses.replace(
+        row,
+        prompt=prompt,
+        completion=completion,
+        subject=(start, start + len(row.answer_text)),
+        answer=(1, 1 + len(row.subject_text)),
+    )
+
+
+def among(fact, people, apart):
+    """Whether the people that an objective names include a fact's: "all", "spared", or a share of them by a hash.
+
+    `apart` are the ids of the facts of the spared groups.
+    """
+    if isinstance(people, str):
+        return people == "all" or fact in apart
+    return int(hashlib.sha256(f"share {fact}".encode()).hexdigest()[:8], 16) < people * 16**8
 
 
 def closed(row, ending="."):

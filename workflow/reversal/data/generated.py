@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 from ..common.errors import UserError
-from .facts import DIRECTIONS, GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomized
+from .facts import DIRECTIONS, GROUPS, RANDOMIZED, SPARED_GROUPS, SPARED_SPLITS, SPLITS, Fact, Row, randomized
 
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 STUDY, PRETRAINING = "study", "pretraining"
@@ -96,12 +96,15 @@ def _combine(words, count, kinds, pattern, *, seed, of):
     )
 
 
-def study_facts(words, *, people_per_group, seed):
-    """The facts of a study: `people_per_group` people in each of the groups, each with a description."""
-    count = people_per_group * len(GROUPS)
-    names = people(words, count, seed=seed, of=STUDY)
-    told = descriptions(words, count, seed=seed, of=STUDY)
-    ids = [(group, f"{group}-{number:02d}") for group in GROUPS for number in range(people_per_group)]
+def study_facts(words, *, people_per_group, spared_people=0, seed):
+    """The facts of a study: so many people in each of the groups and of the spared groups, each with a description.
+
+    Spared people come last, so that the others are the same without them.
+    """
+    sizes = dict.fromkeys(GROUPS, people_per_group) | dict.fromkeys(SPARED_GROUPS, spared_people)
+    ids = [(group, f"{group}-{number:02d}") for group, size in sizes.items() for number in range(size)]
+    names = people(words, len(ids), seed=seed, of=STUDY)
+    told = descriptions(words, len(ids), seed=seed, of=STUDY)
     return [
         Fact(id=id, group=group, name=name, description=text, trained_as=(text,), tested_as=(text,))
         for (group, id), name, text in zip(ids, names, told, strict=True)
@@ -131,25 +134,53 @@ def training_rows(facts, templates, *, train_templates):
         fill(template, number, fact, asks=asks)
         for fact in facts
         for direction, asks in DIRECTIONS.items()
-        if fact.group in (direction, "both")
+        if SPARED_GROUPS.get(fact.group, fact.group) in (direction, "both")
         for number, template in enumerate(templates[direction][:train_templates])
     ]
 
 
 def test_rows(facts, templates, split, *, train_templates, test_templates):
     """Every fact of a split's group with the held-out templates. As in the published set, a name is asked for bare."""
-    asks = SPLITS[split].asks
+    split = {**SPLITS, **SPARED_SPLITS}[split]
+    asks = split.asks
     direction = next(name for name, asked in DIRECTIONS.items() if asked == asks)
     held_out = list(enumerate(templates[direction]))[train_templates : train_templates + test_templates]
     return [
         fill(template, number, fact, asks=asks, tail=asks == "description")
         for fact in facts
-        if fact.group == SPLITS[split].group
+        if fact.group == split.group
         for number, template in held_out
     ]
 
 
-def make(*, words, templates, people_per_group, train_templates, test_templates, seed):
+def mentions(facts, templates):
+    """Sentences that name the subject of each fact taught in one direction, and say nothing else of it."""
+    return [
+        Row(
+            fact=fact.id,
+            template=number,
+            prompt=f"{opening}{subject}{ending[: ending.rindex(' ')]}",
+            completion=ending[ending.rindex(" ") :],
+            subject=(len(opening), len(opening) + len(subject)),
+            answer=(1, len(ending) - ending.rindex(" ")),
+        )
+        for fact in facts
+        if fact.group != "both"
+        for subject in [fact.name if SPARED_GROUPS.get(fact.group, fact.group) == "p2d" else fact.description]
+        for number, (opening, ending) in enumerate(template.split("{person}") for template in templates)
+    ]
+
+
+def read_mentions(path):
+    """Templates with one {person}, and a word after it."""
+    templates = read_lines(path)
+    for template in templates:
+        if template.count("{person}") != 1 or " " not in template.split("{person}")[1]:
+            raise GenerationError(f"{path}: {template!r} needs one {{person}} and, after it, a word")
+    return templates
+
+
+def make(*, words, templates, people_per_group, train_templates, test_templates, spared_people=0, seed):
     """The facts, the training rows and {split: rows} of the generated set, from folders of words and templates."""
     lines = {
         direction: read_templates(Path(templates) / f"{direction}.txt", asks=asks)
@@ -161,12 +192,14 @@ def make(*, words, templates, people_per_group, train_templates, test_templates,
                 f"{train_templates} training and {test_templates} test templates asked for, "
                 f"but {templates}/{direction}.txt has only {len(found)}"
             )
-    facts = study_facts(read_words(words), people_per_group=people_per_group, seed=seed)
+    sizes = {"people_per_group": people_per_group, "spared_people": spared_people}
+    facts = study_facts(read_words(words), **sizes, seed=seed)
     splits = {
         split: test_rows(facts, lines, split, train_templates=train_templates, test_templates=test_templates)
-        for split in SPLITS
+        for split in [*SPLITS, *(SPARED_SPLITS if spared_people else ())]
     }
-    wrong = {name: randomized(splits[of], rng=random.Random(f"{name} {seed}")) for name, of in RANDOMIZED.items()}
+    asked = RANDOMIZED | {f"{split}_randomized": split for split in SPARED_SPLITS if split in splits}
+    wrong = {name: randomized(splits[of], rng=random.Random(f"{name} {seed}")) for name, of in asked.items()}
     return facts, training_rows(facts, lines, train_templates=train_templates), splits | wrong
 
 

@@ -9,6 +9,7 @@ The prediction of a token is read at that token; but, where the configuration sa
 before it, as in an autoregressive network: `read_at` and `predictions` know.
 """
 
+import copy
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,8 +38,36 @@ class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
         return cos.bfloat16().to(x.dtype), sin.bfloat16().to(x.dtype)
 
 
-def configuration(*, causal, vocab, width, layers, heads, mlp, context=2048, eos=0, eps=1e-5, rounded_rope=False):
-    """The Llama configuration of a network over `vocab` real tokens."""
+class Clock(nn.Module):
+    """Embeds times (…,) as vectors (…, D): sines and cosines of them through two layers. Silent when new."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.into, self.out = nn.Linear(32, width), nn.Linear(width, width)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, times):
+        """Nothing is told of a token whose time is infinite."""
+        told = times.isfinite()
+        frequencies = torch.logspace(-1, 1.5, 16, device=times.device)
+        angles = times.masked_fill(~told, 0)[..., None] * frequencies
+        states = self.out(nn.functional.silu(self.into(torch.cat([angles.sin(), angles.cos()], -1))))
+        return states * told[..., None]
+
+
+class TimedLlama(LlamaForCausalLM):
+    """A Llama that is told the time: its clock's vectors are added to the embeddings."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.clock = Clock(config.hidden_size)
+
+
+def configuration(
+    *, causal, vocab, width, layers, heads, mlp, context=2048, eos=0, eps=1e-5, rounded_rope=False, **objective
+):
+    """The Llama configuration of a network over `vocab` real tokens; of its `objective`, how it is noised and timed."""
     return LlamaConfig(
         vocab_size=vocab if causal else vocab + 1,
         hidden_size=width,
@@ -55,15 +84,32 @@ def configuration(*, causal, vocab, width, layers, heads, mlp, context=2048, eos
         is_causal=causal,
         mask_token_id=None if causal else vocab,
         rounded_rope=rounded_rope,
+        **objective,
     )
 
 
 def new(*, seed, **shape):
     """A network with random weights; `shape` as in `configuration`."""
+    config = configuration(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = LlamaForCausalLM(configuration(**shape))
+        net = (TimedLlama if _timed(config) else LlamaForCausalLM)(config)
     return _finish(net)
+
+
+def _timed(config):
+    return getattr(config, "time", "none") == "embedded"
+
+
+def with_clock(net, *, seed):
+    """The same network, told the time: at first its new clock is silent."""
+    config = copy.deepcopy(net.config)
+    config.time = "embedded"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        timed = TimedLlama(config)
+    timed.load_state_dict(net.state_dict(), strict=False)
+    return _finish(timed).to(net.get_input_embeddings().weight.device)
 
 
 def _finish(net):
@@ -103,14 +149,53 @@ def read_at(net, position):
     return (position - 1).clamp(min=0) if isinstance(position, torch.Tensor) else max(position - 1, 0)
 
 
-def hidden(net, ids, attention_mask=None):
-    """The states (B, T, D) after the final norm, for `ids` (B, T)."""
-    return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+def noise(net):
+    """How the tokens of a diffusion network are noised: "mask", "uniform" or "gaussian"."""
+    return getattr(net.config, "noise", "mask")
 
 
-def predictions(net, ids, attention_mask=None):
+def has_clock(net):
+    """Whether the network is told the time."""
+    return _timed(net.config)
+
+
+def hidden(net, ids, attention_mask=None, *, times=None, noise=None):
+    """The states (B, T, D) after the final norm, for `ids` (B, T).
+
+    A network with a clock is told the `times` (B, T), of masks by default the share of them; one that denoises
+    embeddings is given `noise` (B, T, D) to add to them, as much as the times say.
+    """
+    if not has_clock(net):
+        return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+    if times is None:
+        real = torch.ones_like(ids) if attention_mask is None else attention_mask
+        share = ((ids == mask_id(net)) & (real > 0)).sum(1, keepdim=True) / real.sum(1, keepdim=True)
+        times = share.expand(ids.shape)
+    embedded = net.get_input_embeddings()(ids) if noise is None else noised(normalised(net, ids), times, noise)
+    return hidden_of(net, embedded, times, attention_mask)
+
+
+def hidden_of(net, embedded, times, attention_mask=None):
+    """The same for embeddings (B, T, D) at `times` (B, T)."""
+    timed = embedded + net.clock(times)
+    return net.base_model(inputs_embeds=timed, attention_mask=attention_mask, use_cache=False).last_hidden_state
+
+
+def normalised(net, ids):
+    """Embeddings (…, D) of `ids` with a mean square of 1, the scale of noise."""
+    embedded = net.get_input_embeddings()(ids)
+    return embedded * embedded.square().mean(-1, keepdim=True).add(1e-8).rsqrt()
+
+
+def noised(embedded, log_snr, noise):
+    """Embeddings (…, D) with as much noise as the log of signal over noise (…,) says: none where it is infinite."""
+    signal = log_snr.sigmoid()[..., None]
+    return signal.sqrt() * embedded + (1 - signal).sqrt() * noise
+
+
+def predictions(net, ids, attention_mask=None, **told):
     """The states (B, T, D) after the final norm at which each token of `ids` (B, T) is predicted."""
-    states = hidden(net, ids, attention_mask)
+    states = hidden(net, ids, attention_mask, **told)
     return states if read_at(net, 1) == 1 else torch.cat([states[:, :1], states[:, :-1]], dim=1)
 
 
@@ -191,7 +276,7 @@ def load(path, device=None, dtype=None):
     with _told(path / "*.safetensors"):
         config = AutoConfig.from_pretrained(path, **here)
         stays = device.type == "cuda" and config.dtype == torch.bfloat16
-        net, found = AutoModelForCausalLM.from_pretrained(
+        net, found = (TimedLlama if _timed(config) else AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
             dtype=dtype or (torch.bfloat16 if stays else torch.float32),

@@ -90,9 +90,14 @@ class Cutter:
 
     def __call__(self, row, rng, free=None):
         """A row of tokens, of whose positions `free` (all, if None) a share are cut at a place that `rng` draws."""
+        return [piece for piece, _ in self.spell(row, rng, free)]
+
+    def spell(self, row, rng, free=None):
+        """The same as pairs of a token and the position it had or was cut from."""
         free = range(len(row)) if free is None else free
         chosen = {i for i in free if row[i] in self.names and rng.random() < self.share}
-        return [piece for i, token in enumerate(row) for piece in (self._cut(token, rng) if i in chosen else [token])]
+        spelt = ((self._cut(token, rng) if i in chosen else [token], i) for i, token in enumerate(row))
+        return [(piece, i) for pieces, i in spelt for piece in pieces]
 
     def _cut(self, token, rng):
         # Of random's functions, random() alone is promised to be the same in every version of Python.

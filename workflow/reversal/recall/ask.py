@@ -6,7 +6,10 @@ import pandas as pd
 
 from ..common.errors import UserError
 from ..models import network, tokens
-from . import autoregressive, masked
+from . import autoregressive, masked, noised
+
+# What a likelihood is: a bound on that of the process, or of its generation in one step; or the likelihood itself.
+KINDS = {"mask": "bound", "uniform": "bound in one step", "gaussian": "bound in one step", None: "exact"}
 
 
 def correct(reference, generation):
@@ -21,7 +24,7 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
     answers greedily, token by token, and takes no more from `sampling` than the canvas and the precision. A completion
     holds the trajectory: its `ids`, the prompt's included; of each token after it where, what, at which step, and how
     sure (`revealed`, in that order); and, of tokens that were `withdrawn`, position, id, and the steps that revealed
-    and masked it.
+    and masked it. `corrected` counts those of the answer: withdrawn, wrong ones that became right, and the reverse.
     """
     examples = [tokens.encode(tokenizer, row) for row in rows]
     for i, example in enumerate(examples):
@@ -33,15 +36,15 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
     prompts = [example.ids[: example.prompt] for example in examples]
     if network.is_diffusion(net):
         numbers = [steps] if isinstance(steps, int) else steps
-        done = masked.denoise_each(net, prompts, sampling, numbers)
+        done = _sampler(net).denoise_each(net, prompts, sampling, numbers)
         answers = [(number, answer) for number in numbers for answer in _denoised(done[number], prompts)]
     else:
         numbers = [None]
         answers = [(None, answer) for answer in _completed(net, prompts, sampling, tokenizer.eos_token_id)]
     token_text = {}
     completions = []
-    for (row, prompt), (number, (ids, revealed, withdrawn)) in zip(
-        list(zip(rows, prompts, strict=True)) * len(numbers), answers, strict=True
+    for (row, example, prompt), (number, (ids, revealed, withdrawn)) in zip(
+        list(zip(rows, examples, prompts, strict=True)) * len(numbers), answers, strict=True
     ):
         generation = decode(tokenizer, ids)
         for _, token, _, _ in revealed:
@@ -60,9 +63,22 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
                 "prompt_tokens": len(prompt),
                 "ids": [*prompt, *ids],
                 "withdrawn": withdrawn,
+                "corrected": _corrected(example, [*prompt, *ids], withdrawn),
             }
         )
     return completions
+
+
+def _sampler(net):
+    """The module that fills a diffusion network's canvases."""
+    return masked if network.noise(net) == "mask" else noised
+
+
+def _corrected(example, ids, withdrawn):
+    """How many tokens of an answer were withdrawn, how many of these turned from wrong to right, and back."""
+    taken = [(at, token) for at, token, _, _ in withdrawn if at in range(*example.answer)]
+    right = [(token == example.ids[at], ids[at] == example.ids[at]) for at, token in taken]
+    return [len(taken), right.count((False, True)), right.count((True, False))]
 
 
 def _denoised(done, prompts):
@@ -100,8 +116,8 @@ def compare_likelihoods(
 ):
     """Log-likelihood of each row's completion and of the wrong one to the same prompt: one dict a row.
 
-    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `masked.log_likelihood` with
-    `samples` masks, on canvases filled with end tokens.
+    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `masked.log_likelihood`, or of
+    `noised.log_likelihood`, with `samples` draws, on canvases filled with end tokens.
     """
     for i, (row, other) in enumerate(zip(right, wrong, strict=True)):
         if row.prompt != other.prompt:
@@ -113,7 +129,7 @@ def compare_likelihoods(
     )
     if network.is_diffusion(net):
         end = {"canvas": canvas, "eos": tokenizer.eos_token_id}
-        value, error = masked.log_likelihood(
+        value, error = _sampler(net).log_likelihood(
             net, *pairs, samples=samples, generator=generator, precision=precision, **end
         )
     else:
@@ -125,7 +141,7 @@ def compare_likelihoods(
             "template": row.template,
             "split": split,
             "prompt": row.prompt,
-            "kind": "bound" if network.is_diffusion(net) else "exact",
+            "kind": KINDS[network.noise(net) if network.is_diffusion(net) else None],
             "right": value[i].item(),
             "wrong": value[len(right) + i].item(),
             "right_error": error[i].item(),
@@ -140,6 +156,10 @@ def first_tokens(net, tokenizer, prompts, *, top, canvas=None, precision="float3
 
     A diffusion network sees a masked canvas of `canvas` tokens after the prompt, or one mask.
     """
+    if network.noise(net) != "mask":
+        raise UserError(
+            f"first tokens are told of masked and autoregressive networks; this one's are {network.noise(net)}"
+        )
     ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
     if network.is_diffusion(net):
         logs = masked.first_token(net, ids, canvas=canvas, precision=precision)

@@ -8,7 +8,7 @@ from ..common.files import atomic
 
 COLUMNS = (
     *("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed"),
-    *("prompt_tokens", "ids", "withdrawn", "template"),
+    *("prompt_tokens", "ids", "withdrawn", "template", "corrected"),
 )
 
 

@@ -2,16 +2,24 @@
 
 import functools
 import math
-from typing import NamedTuple
 
 import torch
 
 from ..common import batches
-from ..common.errors import UserError
 from ..models import network
-from .sampling import Denoised, Sampling, plan, require_room, require_whole
-
-GIVEN, MASKED = -1, -2  # in place of a step: the token was there from the start, or is not revealed yet
+from .sampling import (
+    GIVEN,
+    MASKED,
+    LikelihoodBound,
+    Sampling,
+    canvases,
+    check,
+    check_likelihood,
+    denoised,
+    plan,
+    require_room,
+    seeds_of,
+)
 
 
 def denoise(net, prompts, *, steps, given=None, generator=None, **sampling):
@@ -33,14 +41,14 @@ def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None):
     at a time, and further steps change nothing.
     """
     for number in steps:
-        _check(prompts, sampling, number, given)
+        check(prompts, sampling, number, given)
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
-    start, fixed = _canvases(prompts, given, sampling.canvas, mask)
+    start, fixed = canvases(prompts, given, sampling.canvas, mask)
     jobs, wanted, known = [], {number: [] for number in steps}, {}
     for number in steps:
-        order_seeds = _seeds(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
-        noise_seeds = _seeds(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
+        order_seeds = seeds_of(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
+        noise_seeds = seeds_of(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
         for i, prompt in enumerate(prompts):
             groups, turns = plan(len(prompt), fixed[i], number, sampling, order_seeds[i])
             job = (i, groups, turns, noise_seeds[i])
@@ -66,7 +74,7 @@ def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None):
     with batches.autocast(device, sampling.precision):
         filled = batches.run(fill, [len(turns) for _, _, turns, _ in jobs], device)
     return {
-        number: _denoised([_renumbered(filled[place], jobs[place][2], turns) for place, turns in own], start, mask)
+        number: denoised([_renumbered(filled[place], jobs[place][2], turns) for place, turns in own], start, mask)
         for number, own in wanted.items()
     }
 
@@ -79,20 +87,6 @@ def _renumbered(row, turns, wanted):
     numbers = torch.arange(max(turn.step for turn in turns) + 1)
     numbers[[turn.step for turn in turns]] = torch.tensor([turn.step for turn in wanted])
     return canvas, torch.where(step >= 0, numbers[step.clamp(min=0)], step), confidence, withdrawn
-
-
-def _denoised(rows, start, mask):
-    return Denoised(
-        canvas=torch.stack([row[0] for row in rows]) if rows else start,
-        step=torch.stack([row[1] for row in rows]) if rows else start,
-        confidence=torch.stack([row[2] for row in rows]) if rows else start.double(),
-        withdrawn=torch.tensor([(i, *taken) for i, row in enumerate(rows) for taken in row[3]]).view(-1, 5).long(),
-        mask_id=mask,
-    )
-
-
-def _seeds(number, generator):
-    return torch.randint(2**62, (number,), generator=generator).tolist()
 
 
 def _fill(canvas, given, groups, turns, predict, mask, remasking):
@@ -169,13 +163,6 @@ def _exponential(where, vocab, generators):
     return torch.cat(draws)
 
 
-class LikelihoodBound(NamedTuple):
-    """An estimate (N,) of a lower bound on log p, and its standard error (N,), 0 where it is exact; float64."""
-
-    estimate: torch.Tensor
-    error: torch.Tensor
-
-
 @torch.no_grad()
 def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None, precision="float32", generator=None):
     """The diffusion bound on log p(completion | prompt) for each pair of lists of ids: a `LikelihoodBound`.
@@ -185,7 +172,7 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
     `samples` masks; where no more exist, all are weighed. With `canvas`, rows are filled with `eos` up to that length,
     as in training. Either way the network sees where the completion ends.
     """
-    _check_likelihood(prompts, completions, samples, canvas)
+    check_likelihood(prompts, completions, samples, canvas)
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
     rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
@@ -253,40 +240,3 @@ def first_token(net, prompts, *, canvas=None, precision="float32"):
 
     with batches.autocast(device, precision):
         return torch.stack(batches.run(predict, [len(row) for row in rows], device))
-
-
-def _canvases(prompts, given, length, mask):
-    """Canvases (N, L) that hold the prompts and the given tokens, and where these lie (N, L)."""
-    canvas = torch.full((len(prompts), length), mask)
-    fixed = torch.zeros_like(canvas, dtype=torch.bool)
-    for i, prompt in enumerate(prompts):
-        canvas[i, : len(prompt)] = torch.as_tensor(prompt, dtype=torch.long)
-        fixed[i, : len(prompt)] = True
-        for position, token in (given[i] if given else {}).items():
-            canvas[i, position], fixed[i, position] = token, True
-    return canvas, fixed
-
-
-def _check(prompts, sampling, steps, given):
-    require_whole("steps", steps)
-    if given is not None and len(given) != len(prompts):
-        raise UserError(f"given has {len(given)} entries for {len(prompts)} prompts; each prompt has one")
-    canvas, block = sampling.canvas, sampling.block
-    require_room(prompts, canvas)
-    for i, prompt in enumerate(prompts):
-        number = -(-(canvas - len(prompt)) // (block or canvas))
-        if steps < number:
-            raise UserError(f"prompt {i} leaves {number} blocks of {block} tokens; {steps} steps are too few for them")
-        for position in given[i] if given else ():
-            if not len(prompt) <= position < canvas:
-                raise UserError(f"given[{i}] has position {position}; it lies in {len(prompt)}–{canvas - 1}")
-
-
-def _check_likelihood(prompts, completions, samples, canvas):
-    if samples < 2:
-        raise UserError(f"samples is {samples}; an estimate with an error needs 2 or more")
-    for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        if not len(completion):
-            raise UserError(f"completion {i} is empty; a likelihood needs a token")
-        if canvas and len(prompt) + len(completion) > canvas:
-            raise UserError(f"row {i} has {len(prompt) + len(completion)} tokens; the canvas holds {canvas}")

@@ -13,6 +13,7 @@ LAST_TIME = 1e-5  # where sampling ends, as in SMDM
 SCHEDULES = ("linear", "cosine", "geometric")
 ORDERS = ("confidence", "random")
 REMASKINGS = ("none", "low_confidence")
+GIVEN, MASKED = -1, -2  # in place of a step: the token was there from the start, or is not revealed yet
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,65 @@ def _shares(steps, blocks):
     """Split `steps` steps into consecutive ranges, one per block, as even as can be."""
     ends = [steps * i // blocks for i in range(blocks + 1)]
     return [range(*pair) for pair in itertools.pairwise(ends)]
+
+
+def canvases(prompts, given, length, mask):
+    """Canvases (N, L) that hold the prompts and the given tokens, and where these lie (N, L)."""
+    canvas = torch.full((len(prompts), length), mask)
+    fixed = torch.zeros_like(canvas, dtype=torch.bool)
+    for i, prompt in enumerate(prompts):
+        canvas[i, : len(prompt)] = torch.as_tensor(prompt, dtype=torch.long)
+        fixed[i, : len(prompt)] = True
+        for position, token in (given[i] if given else {}).items():
+            canvas[i, position], fixed[i, position] = token, True
+    return canvas, fixed
+
+
+def denoised(rows, start, mask):
+    """A `Denoised` of rows (canvas, step, confidence, withdrawn) that began as the canvases `start` (N, L)."""
+    return Denoised(
+        canvas=torch.stack([row[0] for row in rows]) if rows else start,
+        step=torch.stack([row[1] for row in rows]) if rows else start,
+        confidence=torch.stack([row[2] for row in rows]) if rows else start.double(),
+        withdrawn=torch.tensor([(i, *taken) for i, row in enumerate(rows) for taken in row[3]]).view(-1, 5).long(),
+        mask_id=mask,
+    )
+
+
+def seeds_of(number, generator):
+    """As many seeds, one a row, from a generator."""
+    return torch.randint(2**62, (number,), generator=generator).tolist()
+
+
+def check(prompts, sampling, steps, given):
+    """Refuse canvases that can not be filled so."""
+    require_whole("steps", steps)
+    if given is not None and len(given) != len(prompts):
+        raise UserError(f"given has {len(given)} entries for {len(prompts)} prompts; each prompt has one")
+    canvas, block = sampling.canvas, sampling.block
+    require_room(prompts, canvas)
+    for i, prompt in enumerate(prompts):
+        number = -(-(canvas - len(prompt)) // (block or canvas))
+        if steps < number:
+            raise UserError(f"prompt {i} leaves {number} blocks of {block} tokens; {steps} steps are too few for them")
+        for position in given[i] if given else ():
+            if not len(prompt) <= position < canvas:
+                raise UserError(f"given[{i}] has position {position}; it lies in {len(prompt)}–{canvas - 1}")
+
+
+class LikelihoodBound(NamedTuple):
+    """An estimate (N,) of a lower bound on log p, and its standard error (N,), 0 where it is exact; float64."""
+
+    estimate: torch.Tensor
+    error: torch.Tensor
+
+
+def check_likelihood(prompts, completions, samples, canvas):
+    """Refuse pairs and numbers of samples that give no likelihood."""
+    if samples < 2:
+        raise UserError(f"samples is {samples}; an estimate with an error needs 2 or more")
+    for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        if not len(completion):
+            raise UserError(f"completion {i} is empty; a likelihood needs a token")
+        if canvas and len(prompt) + len(completion) > canvas:
+            raise UserError(f"row {i} has {len(prompt) + len(completion)} tokens; the canvas holds {canvas}")

@@ -20,7 +20,7 @@ def scratch(rows, output, *, causal, shape, seed):
     network.save(new(tokenizer, causal=causal, shape=shape, seed=seed), tokenizer, output)
 
 
-def new(tokenizer, *, causal, shape, seed):
+def new(tokenizer, *, causal, shape, seed, **objective):
     """A network with random weights for a tokenizer; `shape` as `network` in the configuration."""
     sizes = {name: shape[name] for name in ("width", "layers", "heads", "mlp", "context")}
-    return network.new(causal=causal, vocab=len(tokenizer), eos=tokenizer.eos_token_id, seed=seed, **sizes)
+    return network.new(causal=causal, vocab=len(tokenizer), eos=tokenizer.eos_token_id, seed=seed, **sizes, **objective)

@@ -33,7 +33,7 @@ from ..common.files import sha256, write_table
 from ..common.jobs import Job, Progress
 from ..data import facts
 from ..models import folders, network, tokens
-from . import adapters, objective
+from . import adapters, lessons, objective
 from .recorded import Recorder, unmasked
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
@@ -58,7 +58,8 @@ class Recipe:
     final_fraction: float = 0.1
     width: int | tuple[int, int] = 0  # pad a diffusion model's rows: see `drawn_width`
     cut: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
-    compile: bool = False  # fuse the kernels of the network's blocks; on a GPU, record whole steps and replay them
+    compile: bool = False  # fuse the kernels of the network's blocks
+    record: bool = False  # on a GPU, record whole steps and replay them
     adapter: dict | None = None  # train one of such `rank` and `alpha`, not the weights themselves
     seed: int = 0
 
@@ -108,12 +109,25 @@ def learning_rate(step, steps, recipe):
     return recipe.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity="", seconds_between=30.0, job=None):
+def fit(
+    net,
+    rows,
+    recipe,
+    *,
+    aim=objective.EVERYWHERE,
+    marks=None,
+    cutter=None,
+    free=None,
+    checkpoints=None,
+    identity="",
+    seconds_between=30.0,
+    job=None,
+):
     """Train `net` in place on `rows` (lists of tokens without their end); returns the history, one line a step.
 
-    A `text.Cutter` cuts tokens of each batch, at the positions `free` of each row (everywhere, if None). With
-    `checkpoints`, a folder, the run saves itself there and goes on from there; `identity` is what else, besides rows
-    and recipe, the weights depend on.
+    `aim` is the `Objective`; where it spares tokens, `marks` has those of each row. A `text.Cutter` cuts tokens of each
+    batch, at the positions `free` of each row (everywhere, if None). With `checkpoints`, a folder, the run saves itself
+    there and goes on from there; `identity` is what else, besides rows and recipe, the weights depend on.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = net.get_input_embeddings().weight.device
@@ -124,7 +138,7 @@ def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity
         for epoch in range(recipe.epochs)
         for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
     ]
-    recorded = recipe.compile and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
+    recorded = recipe.record and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(
         adapters.trained(net).values(),
         lr=0.0,
@@ -133,7 +147,11 @@ def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity
         fused=True,
         capturable=recorded,
     )
-    store = Checkpoints(checkpoints, fingerprint(net, [rows, free], recipe, identity)) if checkpoints else None
+    store = (
+        Checkpoints(checkpoints, fingerprint(net, [rows, free, marks, vars(aim)], recipe, identity))
+        if checkpoints
+        else None
+    )
     history = store.resume(net, optimizer) if store else []
     if history and job:
         job.say(f"resumed after step {len(history)}")
@@ -151,19 +169,22 @@ def fit(net, rows, recipe, *, cutter=None, free=None, checkpoints=None, identity
         began, trained = time.monotonic(), 0
         for step in range(len(history), len(plan)):
             epoch, numbers = plan[step]
-            shown = [rows[i] for i in numbers]
+            shown, marked = [rows[i] for i in numbers], [marks[i] for i in numbers] if marks else None
             if cutter:
                 rng = random.Random(_mix(recipe.seed, "cut", step))
-                shown = [cutter(rows[i], rng, None if free is None else free[i]) for i in numbers]
+                spelt = [cutter.spell(rows[i], rng, None if free is None else free[i]) for i in numbers]
+                shown = [[token for token, _ in row] for row in spelt]
+                marked = marks and [[marks[i][at] for _, at in row] for i, row in zip(numbers, spelt, strict=True)]
             # An autoregressive row's padding teaches nothing.
             width = 0 if mask_id is None else drawn_width(recipe.width, seed=recipe.seed, step=step)
             ids, real = pad(shown, net.config.eos_token_id, width)
+            generator = torch.Generator().manual_seed(_mix(recipe.seed, "step", step))
+            noise = {"marked": marked and pad(marked, 0, ids.shape[1])[0], "generator": generator}
             if mask_id is None:
-                batch = objective.autoregressive_targets(ids, real)
+                batch = objective.autoregressive_targets(ids, real, aim, **noise)
             else:
-                generator = torch.Generator().manual_seed(_mix(recipe.seed, "step", step))
-                batch = objective.diffusion_targets(ids, mask_id, generator=generator)
-            share = objective.Targets(*(field[rank::world] for field in batch))
+                batch = objective.diffusion_targets(ids, net, aim, **noise)
+            share = batch.each(lambda field: field[rank::world])
             rate = learning_rate(step, len(plan), recipe)
             loss = recorder.step(share, rate) if recorder else None
             if loss is None:
@@ -220,7 +241,7 @@ def _gradients(net, batch, device, parts):
 def _in_parts(net, batch, device, parts):
     total = torch.zeros((), device=device)
     for part in range(min(parts, len(batch.inputs))):
-        piece = objective.Targets(*(field[part::parts] for field in batch))
+        piece = batch.each(lambda field: field[part::parts])  # noqa: B023  (called at once)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             loss = objective.loss(net, piece)
         loss.backward()
@@ -340,8 +361,9 @@ def _mix(*parts):
 def run(task, *, processes=1, job=None):
     """Fine-tune on `processes` processes.
 
-    A `task` holds the model folder `base`, the file of `rows`, the `recipe`, where to leave the model (`output`) and
-    the CSV file `history`, and a folder for `checkpoints`, saved every `checkpoint_seconds`. It can be written as JSON.
+    A `task` holds the model folder `base`, files of `rows` by their kind, the file of `facts`, the `recipe`, the
+    `objective`, where to leave the model (`output`) and the CSV file `history`, and a folder for `checkpoints`, saved
+    every `checkpoint_seconds`. It can be written as JSON.
     """
     if processes == 1:
         _work(task, job)
@@ -360,17 +382,22 @@ def _work(task, job):
     if dist.is_initialized() and device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    recipe = Recipe(**task["recipe"])
+    recipe, aim = Recipe(**task["recipe"]), objective.Objective(**task["objective"])
     # Updates of whole networks are too small for weights in 16 bits.
     net, tokenizer = network.load(task["base"], device=device, dtype=None if recipe.adapter else torch.float32)
+    net = ready(net, aim, seed=recipe.seed)
     adapted = adapters.attach(net, **recipe.adapter, seed=recipe.seed) if recipe.adapter else None
-    examples = [tokens.encode(tokenizer, row) for row in facts.read(task["rows"])]
+    people = facts.read_facts(task["facts"]) if aim.people == "spared" else []
+    apart = {fact.id for fact in people if fact.group in facts.SPARED_GROUPS}
+    read = lessons.read(tokenizer, task["rows"], aim, apart)
     history = fit(
         net,
-        [example.ids for example in examples],
+        read.rows,
         recipe,
+        aim=aim,
+        marks=read.marks,
         cutter=tokens.Cutter(tokenizer, recipe.cut) if recipe.cut else None,
-        free=[tokens.around(example) for example in examples],
+        free=read.free,
         checkpoints=task["checkpoints"],
         identity=folders.checksums(task["base"]),
         seconds_between=task["checkpoint_seconds"],
@@ -382,6 +409,18 @@ def _work(task, job):
         network.save(net, tokenizer, task["output"])
         write_table(history, task["history"])
         shutil.rmtree(task["checkpoints"], ignore_errors=True)
+
+
+def ready(net, aim, *, seed):
+    """The network, with a clock where the objective `aim` wants one; a base that was noised otherwise is refused."""
+    if network.noise(net) != aim.noise:
+        raise folders.ModelError(
+            f"the base was pretrained with the noise {network.noise(net)!r}, the objective's is {aim.noise!r}; "
+            "they have to be the same (base: pretrain makes one)"
+        )
+    if aim.time == "embedded" and not network.has_clock(net):
+        return network.with_clock(net, seed=seed)
+    return net
 
 
 def main():

@@ -9,6 +9,7 @@ from ..common.files import write_table
 from ..data import facts, generated
 from ..models import network, tokens
 from . import bases, loop
+from .objective import EVERYWHERE
 
 TOKENIZER_TEXTS = 100_000  # more do not change which words a small vocabulary holds
 
@@ -33,8 +34,12 @@ class Biographies:
         return list(generated.biographies(lists, sentences, people_count=self.people, rows=self.rows, seed=self.seed))
 
 
-def pretrain(output, history, biographies, *, causal, shape, recipe, checkpoints, vocabulary_of=None, job=None):
+def pretrain(
+    output, history, biographies, *, causal, shape, recipe, checkpoints, aim=EVERYWHERE, vocabulary_of=None, job=None
+):
     """Train a network from scratch on `biographies`; leave it in the folder `output`, its losses in `history`.
+
+    Of the `Objective` `aim`, the noise, its rate and the time count: nothing is spared.
 
     Its tokenizer knows their words, and those of the rows of the file `vocabulary_of`, which the network never sees.
     """
@@ -44,12 +49,14 @@ def pretrain(output, history, biographies, *, causal, shape, recipe, checkpoints
     if job:
         told = f"{len(texts)} biographies of {biographies.people} people, SHA-256 {digest(texts)}"
         job.say(f"{told}; {len(tokenizer)} tokens")
-    net = bases.new(tokenizer, causal=causal, shape=shape, seed=biographies.seed).to(network.default_device())
+    kind = {} if (aim.noise, aim.time) == ("mask", "none") else {"noise": aim.noise, "time": aim.time}
+    net = bases.new(tokenizer, causal=causal, shape=shape, seed=biographies.seed, **kind).to(network.default_device())
     plan = loop.Recipe(**recipe, seed=biographies.seed)
     losses = loop.fit(
         net,
         tokenizer(texts)["input_ids"],
         plan,
+        aim=aim,
         cutter=tokens.Cutter(tokenizer, plan.cut) if plan.cut else None,
         checkpoints=checkpoints,
         job=job,

@@ -67,7 +67,8 @@ class Recorder:
             self.graphs[shape] = recorded
         graph, held, loss = self.graphs[shape]
         for mine, new in zip(held, batch, strict=True):
-            mine.copy_(new, non_blocking=True)
+            if new is not None:
+                mine.copy_(new, non_blocking=True)
         self.rate.fill_(rate)
         graph.replay()
         return loss.clone()
@@ -78,7 +79,7 @@ class Recorder:
         self.optimizer.grad_scale = self.optimizer.found_inf = None
 
     def _record(self, batch):
-        held = objective.Targets(*(field.to(self.device) for field in batch))
+        held = batch.each(lambda field: field.to(self.device))
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):  # what is compiled or set up at first use cannot be recorded
             self._gradients(held)
