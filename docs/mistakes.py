@@ -79,6 +79,26 @@ CONFIGURATIONS = [
         {"family": "diffusion", "base": "llada", "llada": {"repo": "owner/name", "revision": "main", "files": "all"}},
         "models.mdm.llada.files is 'all'; allowed: files with their SHA-256, or unpinned",
     ),
+    (["models", "mdm", "objective", "noise"], "salt", "objective.noise is 'salt'; allowed: mask, uniform or gaussian"),
+    (["models", "mdm", "objective", "noise"], "uniform", "noise is 'uniform'; allowed: mask for a base from folder"),
+    (
+        ["models", "mdm", "objective", "rate"],
+        0,
+        "models.mdm.objective.rate is 0; allowed: uniform, or a number above 0",
+    ),
+    (["models", "mdm", "objective", "spare"], "none", "objective.people is 'spared'; allowed: only where something"),
+    (
+        ["models", "mdm"],
+        {"family": "diffusion", "base": "pretrain", "objective": {"noise": "gaussian"}},
+        "models.mdm.objective.noise is 'gaussian'; allowed: gaussian only with time: embedded",
+    ),
+    (["models", "ar", "objective"], {"rate": 0.5}, "models.ar.objective.rate is 0.5; allowed: for diffusion alone"),
+    (
+        ["models", "ar", "reads"],
+        ["backwards"],
+        "models.ar.reads[0] is 'backwards'; allowed: facts, reversed or mentions",
+    ),
+    (["models", "ar", "network"], {"layers": 2}, "models.ar.network is given; allowed: with base pretrain or scratch"),
     (["training", "adapter"], {"rank": 8}, "training.adapter has no alpha; it needs one: a number above 0"),
     (["training", "adapter"], 8, "training.adapter is 8; allowed: rank and alpha of an adapter, or null"),
     (

@@ -10,6 +10,7 @@ import yaml
 from reversal.common import batches, closure
 from reversal.data import facts
 from reversal.memory import vocabulary as memory_vocabulary
+from reversal.models import noises
 from reversal.models.families import FAMILIES
 from reversal.recall import sampling
 from reversal.tracing import llama, vocabulary
@@ -122,6 +123,11 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             facts.GROUPS,
             facts.SPLITS,
             FAMILIES,
+            noises.NOISES,
+            noises.SPARED,
+            noises.TIMES,
+            noises.READS,
+            ("all", "spared"),
             batches.PRECISIONS,
             llama.DTYPES,
             vocabulary.KINDS,

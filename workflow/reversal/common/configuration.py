@@ -51,6 +51,7 @@ def _impossible(config):
         yield ["network", "width"], even
     for name, model in config["models"].items():
         yield from _too_wide(config, name, model)
+        yield from _meaningless(config, name, model)
     for place, recipe in (
         (["training"], config["training"]),
         (["pretraining", "recipe"], config["pretraining"]["recipe"]),
@@ -91,6 +92,35 @@ def _too_wide(config, name, model):
     if 0 < most < canvas:
         allowed = f"up to {_dotted(width_at)} ({most}), since a wider canvas than it was trained on wrecks recall"
         yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: {allowed}"
+
+
+def _meaningless(config, name, model):
+    """Parts of an objective that mean nothing together, or for the model's family, base or data."""
+    aim = model.get("objective", {})
+    noise, spare = aim.get("noise", "mask"), aim.get("spare", "none")
+    wanted = {}
+    if model["family"] == "autoregressive":
+        wanted |= dict.fromkeys(("noise", "rate", "time"), "for diffusion alone: an autoregressive model has no noise")
+        if spare == "subject_given_object":
+            wanted["spare"] = "none, subject or prompt for an autoregressive model, which never sees the object first"
+    if noise == "gaussian" and aim.get("time", "none") == "none":
+        wanted["noise"] = "gaussian only with time: embedded, since noise of unknown size can not be taken away"
+    if noise != "mask" and model["base"] not in ("pretrain", "scratch"):
+        wanted["noise"] = f"mask for a base from {model['base']}: other noise needs a base pretrained with it"
+    if spare == "none":
+        wanted |= dict.fromkeys(("people", "dose"), "only where something is spared")
+    for key, allowed in wanted.items():
+        if aim.get(key, _PLAIN[key]) != _PLAIN[key]:
+            place = ["models", name, "objective", key]
+            yield place, f"{_dotted(place)} is {aim[key]!r}; allowed: {allowed}"
+    if "mentions" in model.get("reads", ()) and config["data"]["source"] != "generated":
+        place = ["models", name, "reads"]
+        yield place, f"{_dotted(place)} has mentions; allowed: with data.source generated, whose templates they need"
+    if "network" in model and model["base"] not in ("pretrain", "scratch"):
+        yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"
+
+
+_PLAIN = {"noise": "mask", "rate": "uniform", "time": "none", "spare": "none", "people": "all", "dose": 0}
 
 
 def _dotted(path):
