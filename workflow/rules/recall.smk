@@ -98,7 +98,8 @@ rule probe:
         base="<results>/models/{model}/base",
         tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=FIRST_SEED),
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
-        lists=lists(PRETRAINING),
+        # Lists of one's own may have no templates for pretraining.
+        lists=[file for file in lists(PRETRAINING) if os.path.exists(file)],
         shipped=local("data/base/shipped.json"),
         prompts=local(config["probe"]["file"] or "data/prompts/general.txt"),
         code=library("probe"),
