@@ -1,12 +1,19 @@
 """Running studies in copies of the checkout, as a user would."""
 
 import fcntl
+import multiprocessing
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+# A Snakemake that tests wait for begins as a copy of a process that has imported it: that is half of a dry run's time.
+READY = multiprocessing.get_context("forkserver")
+READY.set_forkserver_preload(["snakemake.cli"])
 
 
 def copy(root, folder):
@@ -22,14 +29,36 @@ def copy(root, folder):
 
 
 def command(*arguments, study="studies/smoke.yaml", cores=2):
-    """The command line of a Snakemake that runs a study; without `cores`, a profile says where."""
-    limit = ["--cores", str(cores)] if cores else []
+    """The command line of a Snakemake that runs a study; without `cores`, a profile says where.
+
+    Jobs have one thread each, since others run beside them: threads that wait for each other use up the processors.
+    """
+    limit = ["--cores", str(cores), "--max-threads", "1"] if cores else []
     return [sys.executable, "-m", "snakemake", *limit, *arguments, "--configfile", study]
 
 
-def snakemake(folder, *arguments, **options):
-    """Run it to its end."""
-    return subprocess.run(command(*arguments, **options), cwd=folder, capture_output=True, text=True, check=False)
+def snakemake(folder, *arguments, without=(), **options):
+    """Run it to its end, some modules being unimportable: a `CompletedProcess`, as `subprocess.run` would give."""
+    words = command(*arguments, **options)
+    with tempfile.TemporaryDirectory() as told:
+        outputs = [Path(told) / name for name in ("stdout", "stderr")]
+        running = READY.Process(target=_run, args=(folder, words, outputs, without))
+        running.start()
+        running.join()
+        return subprocess.CompletedProcess(words, running.exitcode, *(file.read_text() for file in outputs))
+
+
+def _run(folder, words, outputs, without):
+    """In a process of its own: what the command line `words` does in `folder`, its outputs going to files."""
+    os.chdir(folder)
+    for descriptor, file in enumerate(outputs, start=1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), descriptor)
+    assert sys.modules.keys().isdisjoint(without)
+    sys.modules.update(dict.fromkeys(without))
+    sys.argv = words[words.index("snakemake") :]
+    from snakemake.cli import main  # here, where it is imported already: the tests' own processes have no need of it
+
+    main()
 
 
 def finished(root, factory):

@@ -1,3 +1,4 @@
+import functools
 import importlib
 import subprocess
 import sys
@@ -195,19 +196,23 @@ def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "b
     return pd.concat(parts, ignore_index=True)
 
 
+@functools.cache
 def compared(**how):
     options = {"components": 2, "permutations": 9, "draws": 9}
     return statistics.correct(memory(lambda arrays, rng: statistics.compare_all(arrays, rng=rng, **options), **how))
 
 
+@functools.cache
 def retrieved(**how):
     return memory(lambda arrays, rng: statistics.retrieval_curve(arrays, components=2, rng=rng), **how)
 
 
+@functools.cache
 def spectra(**how):
     return memory(lambda arrays, rng: statistics.spectra(arrays), **how)
 
 
+@functools.cache
 def planes(**how):
     return memory(lambda arrays, rng: statistics.pca_pairs(arrays), **how)
 
@@ -316,13 +321,13 @@ EDGES = {
     ),
     "courses over forty layers": lambda: tracing.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
     "no planes": lambda: symmetry.symmetry_pca(planes().head(0), models=MODELS),
-    "one model's plane": lambda: symmetry.symmetry_pca(planes(models=["mdm"]), models=MODELS),
+    "one model's plane": lambda: symmetry.symmetry_pca(planes(models=("mdm",)), models=MODELS),
     "no spectra": lambda: symmetry.symmetry_spectra(spectra().head(0), models=MODELS),
     "spectra where nothing was traced": lambda: symmetry.symmetry_spectra(
-        spectra(models=["mdm"], layers=("0", "1")), models=MODELS
+        spectra(models=("mdm",), layers=("0", "1")), models=MODELS
     ),
     "ten layers of one base": lambda: symmetry.symmetry_layers(
-        compared(models=["mdm"], layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
+        compared(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),
     "no comparisons": lambda: symmetry.symmetry_layers(compared().head(0), models=MODELS),
     "nothing retrieved": lambda: symmetry.symmetry_retrieval(retrieved().head(0), models=MODELS),

@@ -65,19 +65,14 @@ def test_holm_on_a_case_worked_by_hand():
     assert intervals.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_benjamini_hochberg_on_a_case_worked_by_hand():
-    assert intervals.benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
-
-
-@pytest.mark.parametrize("adjust", [intervals.holm, intervals.benjamini_hochberg])
-def test_a_test_that_was_not_made_does_not_count(adjust):
-    adjusted = adjust([0.01, np.nan, 0.03])
+def test_a_test_that_was_not_made_does_not_count():
+    adjusted = intervals.holm([0.01, np.nan, 0.03])
     assert np.isnan(adjusted[1])
-    assert adjusted[[0, 2]] == pytest.approx(adjust([0.01, 0.03]))
-    assert adjust([]).shape == (0,)
+    assert adjusted[[0, 2]] == pytest.approx(intervals.holm([0.01, 0.03]))
+    assert intervals.holm([]).shape == (0,)
 
 
 def test_holm_is_never_kinder_than_benjamini_hochberg(rng):
     p = rng.random(40) ** 2
-    assert (intervals.holm(p) >= intervals.benjamini_hochberg(p) - 1e-12).all()
+    assert (intervals.holm(p) >= stats.false_discovery_control(p) - 1e-12).all()
     assert (intervals.holm(p) <= 1).all()

@@ -13,19 +13,39 @@ from reversal.common.errors import UserError
 from reversal.tracing import draw_noise, trace_prompt
 
 
-def test_the_lines_of_the_page_run_and_show_a_denoised_canvas_a_trace_and_its_map(root, tmp_path):
+@pytest.fixture(scope="module")
+def installed(root, tmp_path_factory):
+    """Where pip put the library, with nothing else; None where it could not fetch setuptools, which builds it."""
+    source, target = copy(root, tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("target")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    if done.returncode and "setuptools" in done.stderr:
+        return None
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def shown(root, installed, tmp_path_factory):
+    """What the lines of the page print and, last, where their library was; and the folder where they ran."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "data").symlink_to(root / "data")
     first, second = re.findall(r"```python\n(.*?)```", (root / "docs/library.md").read_text(), re.S)
     assert len(first.splitlines()) <= 20
-    (tmp_path / "data").symlink_to(root / "data")
-    found = {**os.environ, "PYTHONPATH": str(root / "workflow")}
-    command = [sys.executable, "-c", first + second]
-    done = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, text=True, check=False)
+    last = "\nfrom reversal.tracing import trace\nimport reversal.tracing.engine as found\nprint(found.__file__)"
+    found_at = {**os.environ, "PYTHONPATH": str(installed or root / "workflow")}
+    run = {"cwd": elsewhere, "env": found_at, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-c", first + second + last], **run)
     assert done.returncode == 0, done.stderr
-    shown = done.stdout.splitlines()
-    assert "·" in shown[0] and "·" not in shown[16]
-    assert "'first subject', 'middle subject'" in shown[17] or "'first subject', 'last subject'" in shown[17]
-    assert re.fullmatch(r"[01]\.\d+ when clean, [01]\.\d+ when hidden", shown[18])
-    assert (tmp_path / "map.png").stat().st_size > 10_000
+    return done.stdout.splitlines(), elsewhere
+
+
+def test_the_lines_of_the_page_run_and_show_a_denoised_canvas_a_trace_and_its_map(shown):
+    lines, folder = shown
+    assert "·" in lines[0] and "·" not in lines[16]
+    assert "'first subject', 'middle subject'" in lines[17] or "'first subject', 'last subject'" in lines[17]
+    assert re.fullmatch(r"[01]\.\d+ when clean, [01]\.\d+ when hidden", lines[18])
+    assert (folder / "map.png").stat().st_size > 10_000
 
 
 def test_noise_is_drawn_for_a_number_of_tokens_or_for_a_range_of_positions(tiny):
@@ -41,19 +61,10 @@ def test_only_what_a_network_says_is_traced_and_the_subject_is_there_once(tiny, 
         trace_prompt(tiny, tokenizer, "Ann, Ann is", subject="Ann", answer="a king", **ask)
 
 
-def test_it_installs_alone_and_is_found_from_anywhere(root, tmp_path):
-    source, target = copy(root, tmp_path / "source"), tmp_path / "target"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
-    done = subprocess.run(install, capture_output=True, text=True, check=False)
-    if done.returncode and "setuptools" in done.stderr:
+def test_it_installs_alone_and_is_found_from_anywhere(shown, installed):
+    if installed is None:
         pytest.skip("pip could not fetch setuptools, which builds the package")
-    assert done.returncode == 0, done.stderr
-    code = "from reversal.tracing import trace; import reversal.tracing.engine as found; print(found.__file__)"
-    elsewhere = {**os.environ, "PYTHONPATH": str(target)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == str(target / "reversal/tracing/engine.py"), done.stderr
+    assert shown[0][-1] == str(installed / "reversal/tracing/engine.py")
 
 
 @pytest.mark.parametrize("name", ["models.load", "recall.denoise", "tracing.trace", "figures.trace_map"])

@@ -24,7 +24,7 @@ def lab():
 def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path, tmp_path_factory):
     """One model is fine-tuned, and with that every kind of job that a cluster gets runs again."""
     folder = studying.duplicate(studying.finished(root, tmp_path_factory), tmp_path / "project")
-    studying.forget(folder, "mdm")
+    studying.forget(folder, "ar")
     arguments = ["--profile", "profiles/slurm", "--jobs", "8", "--max-threads", "1", "--latency-wait", "5"]
     arguments += ["--seconds-between-status-checks", "2", "--slurm-init-seconds-before-status-checks", "3"]
     # Every job that a cluster gets; figures and the page are made where Snakemake runs.
