@@ -255,11 +255,11 @@ def test_editing_what_only_logs_or_downloads_reruns_nothing(smoke):
 
 
 @pytest.fixture
-def changed_study(smoke, tmp_path):
+def changed_study(tmp_path):
     """The smoke study with some keys changed, as a file beside the folder's own."""
 
     def write(**changes):
-        study = yaml.safe_load((smoke / "studies/smoke.yaml").read_text())
+        study = dict(SMOKE)
         for key, value in changes.items():
             study[key] = {**study.get(key, {}), **value} if isinstance(value, dict) else value
         (tmp_path / "changed.yaml").write_text(yaml.safe_dump(study))
@@ -294,12 +294,18 @@ def test_a_second_seed_leaves_the_first_and_the_bases_alone(smoke, changed_study
     assert len(jobs["keyvalue"]) == len(jobs["finetune"]) == 2
 
 
-@pytest.mark.parametrize(("layers", "needed"), [("all", False), ([0], True)])
-def test_jobs_depend_on_peaks_only_where_these_are_asked_for(smoke, changed_study, layers, needed):
+EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/edits/mdm/seed_1.csv"
+
+
+@pytest.mark.parametrize(
+    ("layers", "made", "needed"),
+    [("all", [EXTRACTED, EDITED], False), ([0], [EXTRACTED], True), ([0], [EDITED], True)],
+    ids=["of neither", "of keys and values", "of edits"],
+)
+def test_jobs_depend_on_peaks_only_where_these_are_asked_for(checkout, changed_study, layers, made, needed):
     study = changed_study(keyvalue={**SMOKE["keyvalue"], "layers": layers}, edits={**SMOKE["edits"], "layers": layers})
-    jobs = planned_jobs(smoke, "--forcerun", "peaks", study=study)
-    seeds = [job for job in jobs.get("keyvalue", []) if job["stage"] != "base"]
-    assert bool(seeds) == bool(jobs.get("edit")) == needed
+    jobs = planned(checkout, *made, study=study)
+    assert "finetune" in jobs and ("peaks" in jobs) == needed
 
 
 LOCAL = {  # {a file of one's own: the rules that its change reruns first}
