@@ -132,6 +132,8 @@ def fit(
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = net.get_input_embeddings().weight.device
     mask_id = network.mask_id(net) if network.is_diffusion(net) else None
+    # Of a token, forward and back: two for each weight it is multiplied with, and four.
+    operations = 6 * (network.parameter_count(net) - net.get_input_embeddings().weight.numel())
     lengths = [len(row) for row in rows]
     plan = [
         (epoch, batch)
@@ -192,12 +194,16 @@ def fit(
                 loss, parts = _gradients(net, share, device, parts)
                 loss = _step(net, optimizer, loss, rate, recipe.clip, world)
             trained += len(numbers)
-            pending.append((step, epoch, loss, rate, trained / (time.monotonic() - began)))
+            line = {"step": step, "epoch": epoch, "loss": loss, "learning_rate": rate}
+            line |= {"rows": len(numbers), "flops": operations * ids.numel()}
+            pending.append(line | {"rows_per_second": round(trained / (time.monotonic() - began), 1)})
             last = step + 1 == len(plan)
             due = store and time.monotonic() - saved >= seconds_between
             if last or due or len(pending) == 10:
                 history += _read(pending, plan)
-                progress.advance(len(pending), loss=f"{history[-1]['loss']:.3f}", rows_per_s=f"{pending[-1][4]:.0f}")
+                progress.advance(
+                    len(pending), loss=f"{history[-1]['loss']:.3f}", rows_per_s=f"{history[-1]['rows_per_second']:.0f}"
+                )
                 pending = []
             if due and not last:
                 if rank == 0:
@@ -268,17 +274,14 @@ def _step(net, optimizer, loss, rate, clip, world):
 
 def _read(pending, plan):
     """History lines of the steps since the last call; a loss that is not a number ends the run here."""
-    losses = torch.stack([loss for _, _, loss, _, _ in pending]).tolist()
-    for (step, epoch, *_), loss in zip(pending, losses, strict=True):
+    losses = torch.stack([line["loss"] for line in pending]).tolist()
+    for line, loss in zip(pending, losses, strict=True):
         if not math.isfinite(loss):
             raise TrainingError(
-                f"loss is {loss} at step {step} (epoch {epoch}, rows {plan[step][1]}); "
+                f"loss is {loss} at step {line['step']} (epoch {line['epoch']}, rows {plan[line['step']][1]}); "
                 "lower training.learning_rate or look at those rows. The last checkpoint before it is kept"
             )
-    return [
-        {"step": step, "epoch": epoch, "loss": loss, "learning_rate": rate, "rows_per_second": round(speed, 1)}
-        for (step, epoch, _, rate, speed), loss in zip(pending, losses, strict=True)
-    ]
+    return [{**line, "loss": loss} for line, loss in zip(pending, losses, strict=True)]
 
 
 def fingerprint(net, rows, recipe, identity):
