@@ -142,7 +142,6 @@ CONFIGURATIONS = [
     (["training", "width"], [22], "training.width is [22]; allowed: a whole number of tokens, two to draw from"),
     (["training", "width"], 20, "sampling.canvas is 22; allowed: up to training.width (20), since a wider canvas"),
     (["models", "mdm", "canvas"], 60, "models.mdm.canvas is 60; allowed: up to training.width (40), since"),
-    (["models", "ar", "width"], 30, "models.ar.width is 30; allowed: for diffusion, as no other family"),
     (["training", "lr"], 0.1, "training.lr is not a key; known here: epochs"),
     (["training_processes"], 0, "training_processes is 0; allowed: a whole number from 1 up"),
     (["sampling", "steps"], [1, 2, 0], "sampling.steps[2] is 0; allowed: steps are whole numbers from 1 up"),

@@ -279,11 +279,11 @@ def test_a_setting_of_the_sampler_concerns_no_autoregressive_job(smoke, changed_
     assert all(job["model"] == "mdm" for rule in run_networks(smoke) for job in jobs.get(rule, []))
 
 
-@pytest.mark.parametrize(("model", "own"), [("ar", {"canvas": 30}), ("mdm", {"canvas": 30, "width": 30})])
+@pytest.mark.parametrize(("model", "own"), [("ar", {"canvas": 30}), ("mdm", {"canvas": 30, "training": {"width": 30}})])
 def test_a_model_s_own_canvas_and_width_concern_no_other_model(smoke, changed_study, model, own):
     jobs = planned_jobs(smoke, study=changed_study(models={model: own}))
     assert {job["model"] for rule in run_networks(smoke) for job in jobs.get(rule, [])} == {model}
-    assert ("finetune" in jobs) == ("width" in own)
+    assert ("finetune" in jobs) == ("training" in own)
     assert jobs["room"] == [{"model": model}]
 
 

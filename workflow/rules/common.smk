@@ -165,7 +165,7 @@ def own_sampling(wildcards):
 def own_recipe(wildcards):
     """How a model is fine-tuned: as the study says, but for what it has of its own."""
     model = config["models"][wildcards.model]
-    return config["training"] | model.get("training", {}) | {key: model[key] for key in ("width",) if key in model}
+    return config["training"] | model.get("training", {})
 
 
 def own_shape(wildcards):

@@ -75,16 +75,16 @@ def _impossible(config):
 def _too_wide(config, name, model):
     """A canvas or a width that a model cannot have, or on which it could recall nothing."""
     canvas_at = ["models", name, "canvas"] if "canvas" in model else ["sampling", "canvas"]
-    width_at = ["models", name, "width"] if "width" in model else ["training", "width"]
+    own = model.get("training", {})
+    width_at = ["models", name, "training", "width"] if "width" in own else ["training", "width"]
     canvas = model.get("canvas", config["sampling"]["canvas"])
-    width = model.get("width", config["training"].get("width", 0))
-    context = config["network"]["context"] if model["base"] in ("pretrain", "scratch") else math.inf
+    width = (config["training"] | own).get("width", 0)
+    made_here = model["base"] in ("pretrain", "scratch")
+    context = (config["network"] | model.get("network", {}))["context"] if made_here else math.inf
     least, most = width if isinstance(width, list) else (width, width)
     if canvas > context:
         yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: up to network.context {context}"
-    if model["family"] == "autoregressive":
-        if "width" in model:
-            yield width_at, f"{_dotted(width_at)} is {width}; allowed: for diffusion, as no other family learns padding"
+    if model["family"] == "autoregressive":  # its padding teaches nothing
         return
     if least > most or most > context:
         allowed = "the least number of tokens before the most" if least > most else f"up to network.context {context}"
