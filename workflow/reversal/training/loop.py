@@ -38,6 +38,7 @@ from .recorded import Recorder, unmasked
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
 WIDTHS = 6  # a range of widths is drawn from so many, evenly spaced: few, since a GPU records a step for each shape
+NARROW = 0.8  # the share of batches that have the least width
 
 
 class TrainingError(UserError):
@@ -78,14 +79,15 @@ def pad(rows, eos, width=0):
 def drawn_width(width, *, seed, step):
     """How many tokens to pad the batch of a step to: `width` itself, or one of WIDTHS from its least to its most.
 
-    Each is drawn half as often as the next narrower one, since padding costs time. A network that saw one width alone
-    recalls little on a wider canvas. 0, and whatever is too narrow, stands for the longest row of the batch.
+    NARROW of the batches have the least, since padding costs time and most questions fit there; the rest share the
+    wider ones. A network that saw one width alone recalls little on a wider canvas. 0, and whatever is too narrow,
+    stands for the longest row of the batch.
     """
     if isinstance(width, int):
         return width
     least, most = width
-    draw = random.Random(_mix(seed, "width", step)).random() * (1 - 0.5**WIDTHS)
-    rung = int(-math.log2(1 - draw))  # 0 half of the time, 1 a quarter of it, …
+    draw = random.Random(_mix(seed, "width", step)).random()
+    rung = 0 if draw < NARROW else 1 + int((draw - NARROW) / (1 - NARROW) * (WIDTHS - 1))
     return least + round((most - least) * rung / (WIDTHS - 1))
 
 
