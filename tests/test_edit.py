@@ -43,6 +43,15 @@ def donors(words):
     return edit.choose_donors(words, remembering.rows(), rng=np.random.default_rng(0))
 
 
+@pytest.fixture(scope="module")
+def strangers(words, donors):
+    return edit.choose_donors(words, remembering.rows("name"), rng=np.random.default_rng(1), apart=donors)
+
+
+def test_a_stranger_is_neither_the_fact_nor_its_donor(donors, strangers):
+    assert all(strangers[fact] not in (fact, donor) for fact, donor in donors.items())
+
+
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
@@ -171,9 +180,9 @@ def test_facts_with_one_answer_cannot_be_edited(words):
         edit.choose_donors(words, one, rng=np.random.default_rng(0))
 
 
-def test_probes_ask_forward_and_back_about_fact_donor_and_neighbours(donors):
+def test_probes_ask_forward_and_back_about_fact_donor_and_neighbours(donors, strangers):
     rows, back = remembering.rows(), remembering.rows("name")
-    asked = edit.checks(rows, back, donors, template=TEMPLATE, neighbours=4, rng=np.random.default_rng(0))
+    asked = edit.checks(rows, back, donors, strangers, template=TEMPLATE, neighbours=4, rng=np.random.default_rng(0))
     mine = [probe for probe in asked if probe.fact == "p-0"]
     count = pd.Series([probe.measure for probe in mine]).value_counts().to_dict()
     assert count == {"efficacy": 1, "paraphrase": 2, "specificity": 4, "reverse_new": 3, "reverse_old": 3}
@@ -192,15 +201,16 @@ def test_probes_ask_forward_and_back_about_fact_donor_and_neighbours(donors):
             case "reverse_new" | "reverse_old":
                 asked_with = new if probe.measure == "reverse_new" else old
                 assert asked_with.answer_text in probe.wanted.prompt
-                assert (probe.wanted.answer_text, probe.rival.answer_text) == (old.subject_text, new.subject_text)
+                assert probe.wanted.answer_text == old.subject_text
+                assert probe.rival.answer_text not in (old.subject_text, new.subject_text)
 
 
 @pytest.fixture(scope="module")
-def probed(networks, words, ids, donors):
+def probed(networks, words, ids, donors, strangers):
     """What both trained networks say before and after each edit."""
     rows, back = remembering.rows(), remembering.rows("name")
     new = [row for row in edit.retarget(rows, donors) if row.template == TEMPLATE]
-    asked = edit.checks(rows, back, donors, template=TEMPLATE, neighbours=3, rng=np.random.default_rng(0))
+    asked = edit.checks(rows, back, donors, strangers, template=TEMPLATE, neighbours=3, rng=np.random.default_rng(0))
     tables = {}
     for name in ("mdm", "ar"):
         net, generator = networks[name], torch.Generator().manual_seed(0)
@@ -215,10 +225,12 @@ def probed(networks, words, ids, donors):
 
 @pytest.mark.parametrize("name", ["mdm", "ar"])
 def test_an_edited_network_gives_the_new_object(name, probed):
-    table = edit.edits_table(probed[name], [True]).set_index(["measure", "statistic", "when"]).value
+    table = (
+        edit.edits_table(probed[name], [True]).query("fact.isna()").set_index(["measure", "statistic", "when"]).value
+    )
     assert table["efficacy", "preferred", "before"] == 0
     assert table["efficacy", "preferred", "after"] > 0.7
-    assert table["efficacy", "probability", "after"] > 0.5
+    assert table["efficacy", "log_p", "change"] > 3
     assert table["paraphrase", "preferred", "after"] > table["paraphrase", "preferred", "before"]
     assert table["specificity", "exact", "before"] == 1
     assert table["specificity", "preferred", "after"] > 0.5
@@ -235,20 +247,22 @@ def test_before_an_edit_probes_score_as_in_the_network_itself(networks, words, p
     assert not mine.exact_before
 
 
-def test_a_plan_edits_the_first_facts_by_their_best_template(networks, words):
+def test_a_plan_edits_the_first_facts_by_one_template(networks, words):
     asker = Asker(networks["ar"], words)
     rows, back = remembering.rows(), remembering.rows("name")
-    plan = edit.plan_edits(asker, rows, back, most_facts=3, neighbours=2, rng=random.Random(0))
+    plan = edit.plan_edits(asker, rows, back, template=TEMPLATE, most_facts=3, neighbours=2, rng=random.Random(0))
     donors = edit.choose_donors(words, rows, rng=random.Random(0))
     facts = list(donors)[:3]
-    template = extract.best_template(asker, rows)
+    template = TEMPLATE
     assert [row.fact for row in plan.targets] == facts
     assert {row.template for row in plan.targets} == {template}
     answers = {row.fact: row.answer_text for row in rows}
     assert [row.answer_text for row in plan.targets] == [answers[donors[fact]] for fact in facts]
     assert {probe.fact: probe.donor for probe in plan.asked} == {fact: donors[fact] for fact in facts}
     assert [probe.wanted.template for probe in plan.asked if probe.measure == "efficacy"] == [template] * 3
-    everyone = edit.plan_edits(asker, rows, back, most_facts=None, neighbours=2, rng=random.Random(0))
+    everyone = edit.plan_edits(
+        asker, rows, back, template=TEMPLATE, most_facts=None, neighbours=2, rng=random.Random(0)
+    )
     assert [row.fact for row in everyone.targets] == list(donors)
 
 
@@ -256,7 +270,7 @@ def test_a_group_is_edited_in_each_layer_as_in_that_layer_alone(networks, words,
     net, search = networks["ar"], Search(steps=3)
     asker = Asker(net, words)
     rows, back = remembering.rows(), remembering.rows("name")
-    plan = edit.plan_edits(asker, rows, back, most_facts=2, neighbours=1, rng=random.Random(0))
+    plan = edit.plan_edits(asker, rows, back, template=TEMPLATE, most_facts=2, neighbours=1, rng=random.Random(0))
     moments = edit.second_moments(net, ids, layers=[1, 0])
     prefixes = ("", "People say.")
     for layer, table in edit.edit_group(asker, plan, moments, prefixes=prefixes, search=search):
@@ -274,27 +288,32 @@ def test_moments_in_training_are_those_of_rows_evenly_chosen(networks, words, id
     assert torch.equal(every, moments(net, ids, torch.Generator().manual_seed(0)))
 
 
-def test_the_table_counts_each_edit_once():
+def test_the_table_has_each_measure_before_after_and_its_change():
     probed = pd.DataFrame(
         {
-            "fact": ["a", "a", "b"],
+            "fact": ["a", "a", "b", "b"],
+            "template": [1, 2, 1, 2],
             "measure": "paraphrase",
-            "log_p_wanted_before": np.log([0.1, 0.1, 0.1]),
-            "log_p_rival_before": np.log([0.2, 0.2, 0.2]),
+            "log_p_wanted_before": [-3.0, -3.0, -3.0, -5.0],
+            "log_p_rival_before": -2.0,
             "exact_before": False,
-            "log_p_wanted_after": np.log([0.8, 0.1, 0.6]),
-            "log_p_rival_after": np.log([0.1, 0.2, 0.1]),
-            "exact_after": [True, False, True],
+            "log_p_wanted_after": [-1.0, -3.0, -1.0, -1.0],
+            "log_p_rival_after": -2.0,
+            "exact_after": [True, False, True, True],
         }
     )
     table = edit.edits_table(probed, [True, False]).set_index(["measure", "statistic", "when"])
+    each = table[table.fact.notna()]
+    assert each.loc[("paraphrase", "log_p", "change"), ["fact", "value"]].to_numpy().tolist() == [
+        ["a", 1.0],
+        ["b", 3.0],
+    ]
+    table = table[table.fact.isna()]
     assert table.loc[("value", "found", "after"), ["value", "n"]].tolist() == [0.5, 2]
     table = table.drop("value")
-    assert table.loc[("paraphrase", "preferred", "before"), "value"] == 0
-    assert table.loc[("paraphrase", "preferred", "after"), "value"] == pytest.approx(0.75)
-    assert table.loc[("paraphrase", "exact", "after"), "value"] == pytest.approx(0.75)
-    assert table.loc[("paraphrase", "probability", "after"), "value"] == pytest.approx((0.45 + 0.6) / 2)
-    assert (table.n == 2).all()
-    assert (table.probes == 3).all()
-    assert (table.ci_low <= table.value).all()
-    assert (table.value <= table.ci_high).all()
+    values = table.value["paraphrase"]
+    assert (values["preferred", "before"], values["preferred", "after"]) == (0, 0.75)
+    assert values["preferred", "change"] == values["exact", "change"] == 0.75
+    assert values["log_p", "change"] == values["lead", "change"] == 2
+    assert (table.n == 2).all() and (table.probes == 4).all()
+    assert (table.ci_low <= table.value).all() and (table.value <= table.ci_high).all()

@@ -13,7 +13,7 @@ from reversal.memory import vocabulary
 
 FACTS = [f"both-{i:02}" for i in range(12)]
 PAIRS = [("both_p2d", "both_d2p")]
-STATISTICS = memory_tables.Statistics(components=2, folds=2, permutations=100, draws=50, seed=1)
+STATISTICS = memory_tables.Statistics(components=2, folds=2, permutations=100, seed=1)
 PEAKS = {"mdm/seed_1": {"p2d": 1, "d2p": 0}}
 
 
@@ -36,17 +36,14 @@ def compared(tmp_path_factory):
 
 
 def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
-    layers, large = range(6), torch.zeros(12, 100_000)  # 4.8 MB
-    for split in PAIRS[0]:
-        some = [extraction(layer, [], layer)._replace(original=large) for layer in layers]
-        memory_files.write(some, tmp_path / f"{split}.safetensors")
-    groups = dict.fromkeys(FACTS, "both")
+    large = torch.zeros(12, 100_000)  # 4.8 MB
+    memory_files.write([extraction(layer, [], layer)._replace(original=large) for layer in range(6)], tmp_path / "some")
+    stored = memory_files.Stored(tmp_path / "some")
     tracemalloc.start()
-    few = dataclasses.replace(STATISTICS, permutations=9, draws=9)
-    memory_tables.compare({"mdm/seed_1": tmp_path}, pairs=PAIRS, groups=groups, peaks=PEAKS, statistics=few)
+    assert [stored[layer].layer for layer in stored] == list(range(6))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert large.nbytes < peak < 6 * large.nbytes
+    assert large.nbytes < peak < 3 * large.nbytes
 
 
 def test_values_are_compared_where_both_searches_converged_and_keys_for_every_fact(compared):
@@ -72,10 +69,26 @@ def test_every_comparison_and_space_comes_once_a_layer(compared):
     assert compared["spectra"].space.nunique() == 6
 
 
+def test_what_fine_tuning_added_is_told_at_the_peak_for_the_named_tests(tmp_path):
+    for stage, seed in (("seed_1", 0), ("base", 50)):
+        for split in PAIRS[0]:
+            some = [extraction(layer, FACTS[: layer + 1], seed + layer) for layer in (0, 1)]
+            memory_files.write(some, tmp_path / stage / f"{split}.safetensors")
+    folders = {f"mdm/{stage}": tmp_path / stage for stage in ("seed_1", "base")}
+    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": STATISTICS}
+    table = memory_tables.compare(folders, peaks=dict.fromkeys(folders, {"p2d": 1, "d2p": 0}), **how)["symmetry"]
+    rows = table[table.statistic == vocabulary.BEYOND]
+    assert set(rows.comparison) == set(vocabulary.CONCEPTS.values()) and (rows.n == 10).all()
+    assert (rows.layer == "peak").all() and (rows.stage == "seed_1").all()
+    at = table[(table.layer == "peak") & (table.statistic == vocabulary.HEADLINE)]
+    gap = at[at.stage == "seed_1"].set_index("comparison").value - at[at.stage == "base"].set_index("comparison").value
+    assert rows.set_index("comparison").value.to_dict() == pytest.approx(gap[rows.comparison].to_dict())
+
+
 def test_without_peaks_layers_are_compared_with_themselves_alone(tmp_path):
     for split in PAIRS[0]:
         memory_files.write([extraction(1, [], 0)], tmp_path / f"{split}.safetensors")
-    few = dataclasses.replace(STATISTICS, permutations=9, draws=9)
+    few = dataclasses.replace(STATISTICS, permutations=9)
     how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
     tables = memory_tables.compare({"mdm/base": tmp_path}, peaks={"mdm/base": {}}, **how)
     assert set(tables["symmetry"].layer) == {"1"}

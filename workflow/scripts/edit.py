@@ -1,12 +1,13 @@
 """Edit facts one at a time, in one layer after another, and ask about them."""
 
 import random
+from pathlib import Path
 
 import pandas as pd
 
 from reversal.common import files, jobs
 from reversal.data import facts
-from reversal.memory import edit, layers, prefixes, questions
+from reversal.memory import edit, extract, layers, prefixes, questions
 from reversal.memory.search import Search
 from reversal.models import network
 
@@ -21,10 +22,12 @@ with jobs.job(snakemake) as job:
     chosen = layers.chosen_layers(edits["layers"], layers.read(snakemake.input.peaks), depth, model)
     moments = edit.moments_in_training(asker, train, most=edits["training_rows"], layers=chosen, seed=seed)
     some = {"most_facts": edits["most_facts"], "neighbours": edits["neighbours"], "rng": rng}
-    splits = [[facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows]
-    tables = []
-    for group, ahead, back in (("both", *splits[:2]), ("p2d", *splits[2:])):
-        plan = edit.plan_edits(asker, ahead, back, **some)
+    splits = {Path(file).stem: [facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows}
+    template = extract.template_by_question(asker, splits)
+    names, tables = list(splits), []
+    for group, (ahead, back) in {"both": names[:2], "p2d": names[2:]}.items():
+        some["template"] = template[ahead]
+        plan = edit.plan_edits(asker, splits[ahead], splits[back], **some)
         for layer, table in edit.edit_group(asker, plan, moments, prefixes=before, search=search, job=job):
             tables.append(table.assign(model=model, seed=seed, layer=layer, group=group))
     files.write_table(pd.concat(tables), snakemake.output[0])

@@ -17,10 +17,10 @@ with jobs.job(snakemake) as job:
     job.say(f"prefixes: {before}")
     depth = len(network.layers(asker.net))
     chosen = layers.chosen_layers(params.layers, layers.read(snakemake.input.peaks), depth, model)
-    for file in snakemake.input.rows:
-        rows = [facts.closed(row) for row in facts.read(file)]
-        template = extract.best_template(asker, rows)
-        job.say(f"{Path(file).stem}: template {template}")
-        asked = facts.one_per_fact([row for row in rows if row.template == template], params.most_facts)
+    splits = {Path(file).stem: [facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows}
+    template = extract.template_by_question(asker, splits)
+    for split, rows in splits.items():
+        job.say(f"{split}: template {template[split]}")
+        asked = facts.one_per_fact([row for row in rows if row.template == template[split]], params.most_facts)
         found = extract.extract(asker, asked, layers=chosen, prefixes=before, search=search, job=job)
-        memory_files.write(found, Path(snakemake.output[0]) / f"{Path(file).stem}.safetensors")
+        memory_files.write(found, Path(snakemake.output[0]) / f"{split}.safetensors")

@@ -249,8 +249,7 @@ def _common(values):
 def jackknife(value, without, limits=None):
     """The `Interval` of a statistic, from what it is on the whole and `without` (n,) each of n facts.
 
-    Its first-order bias is taken away. With `limits`, such as (−1, 1) of a correlation, all is done on Fisher's scale,
-    so that the interval stays within them.
+    With `limits`, such as (−1, 1) of a correlation, the reach is taken on Fisher's scale, so that it stays within them.
     """
     return _jackknifed(value, [np.asarray(without, float)], limits)
 
@@ -260,12 +259,11 @@ def _jackknifed(value, without, limits=None):
     scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher(*limits)
     with np.errstate(invalid="ignore", divide="ignore"):
         whole, left_out = scale(float(value)), [scale(np.asarray(own, float)) for own in without]
-        bias = sum((len(own) - 1) * (own.mean() - whole) for own in left_out)
         variances = np.array([(len(own) - 1) * own.var() for own in left_out])
         free = np.array([len(own) - 1 for own in left_out])
         freedom = variances.sum() ** 2 / (variances**2 / free).sum() if variances.any() else free.min()
         reach = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variances.sum())
-    return Interval(float(value), *(float(back(whole - bias + side)) for side in (-reach, reach)))
+    return Interval(float(value), *(float(back(whole + side)) for side in (-reach, reach)))
 
 
 def _fisher(least, most):

@@ -9,21 +9,23 @@ training rows. The new object is that of another fact, the *donor*.
 """
 
 import dataclasses
-import math
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
-from ..common import batches, intervals
+from ..common import batches, contrasts
 from ..common.errors import UserError
 from ..data.facts import Row
 from ..models import hooks, network, tokens
 from ..training import objective
-from .extract import best_template, down_weight, extract
+from .extract import down_weight, extract
 from .questions import Sequence, collate, question, score_answers
 
+STATISTICS = {"preferred": contrasts.SHARES, "exact": contrasts.SHARES, "lead": None, "log_p": None}
+EACH = "log_p"  # the statistic whose change is told for each edit
 RIDGE = 1e-2  # of the mean of a second moment's diagonal; see `updates`
 
 
@@ -37,16 +39,20 @@ class Check(NamedTuple):
     rival: Row  # the same prompt with another answer
 
 
-def choose_donors(tokenizer, rows, *, rng):
+def choose_donors(tokenizer, rows, *, rng, apart=None):
     """{fact: donor}: for each fact another with a different answer, of as many tokens where there is one.
 
-    The answers' probabilities are compared, and that of a longer answer is a product of more factors.
+    The answers' probabilities are compared, and that of a longer answer is a product of more factors. `apart`, {fact:
+    another}, is whom not to choose.
     """
+    apart = apart or {}
     first = {row.fact: row for row in reversed(rows)}
     length = {fact: _answer_tokens(tokenizer, row) for fact, row in first.items()}
     donors = {}
     for fact, row in sorted(first.items()):
-        others = sorted(other for other in first if first[other].answer_text != row.answer_text)
+        others = sorted(
+            other for other in first if first[other].answer_text != row.answer_text and other != apart.get(fact)
+        )
         if not others:
             raise UserError(f"{fact}: all facts have its answer {row.answer_text!r}; an edit needs another")
         alike = [other for other in others if length[other] == length[fact]] or others
@@ -65,14 +71,17 @@ def answered_as(row, other):
     return dataclasses.replace(row, completion=other.completion, answer=other.answer)
 
 
-def checks(rows, reverse_rows, donors, *, template, neighbours, rng):
+def checks(rows, reverse_rows, donors, strangers, *, template, neighbours, rng):
     """What to ask about each edit that `donors` names, as `Check`s.
 
     efficacy     the question with `template`, by which the fact is edited: the donor's object, not its own
     paraphrase   the same with the other templates of `rows`
     specificity  the edited question about up to `neighbours` other facts: their own object, not the donor's
-    reverse_new  with the new object in the question (the donor's, in `reverse_rows`): the subject, not the donor's
-    reverse_old  with the fact's own object in the question: still the subject, not the donor's
+    reverse_new  with the new object in the question (the donor's, in `reverse_rows`): the subject, not a stranger's
+    reverse_old  with the fact's own object in the question: still the subject, not a stranger's
+
+    The `strangers`, {fact: another}, have nothing to do with the edit: against the donor, whose own memory stays as it
+    was, no subject could win.
     """
     ahead = {(row.fact, row.template): row for row in rows}
     back = {(row.fact, row.template): row for row in reverse_rows}
@@ -91,7 +100,7 @@ def checks(rows, reverse_rows, donors, *, template, neighbours, rng):
         for (about, number), row in back.items():
             if about in (fact, donor):
                 measure = "reverse_old" if about == fact else "reverse_new"
-                subject, other = (answered_as(row, back[whose, number]) for whose in (fact, donor))
+                subject, other = (answered_as(row, back[whose, number]) for whose in (fact, strangers[fact]))
                 asked.append(Check(measure, fact, donor, wanted=subject, rival=other))
     return asked
 
@@ -103,13 +112,14 @@ class Plan(NamedTuple):
     asked: list  # of Check
 
 
-def plan_edits(asker, rows, reverse_rows, *, most_facts, neighbours, rng):
-    """The `Plan` to edit up to `most_facts` facts (None: all), each by its question in the best template of `rows`."""
-    template = best_template(asker, rows)
+def plan_edits(asker, rows, reverse_rows, *, template, most_facts, neighbours, rng):
+    """The `Plan` to edit up to `most_facts` facts (None: all), each by its question of `rows` in one `template`."""
     donors = choose_donors(asker.tokenizer, rows, rng=rng)
+    strangers = choose_donors(asker.tokenizer, reverse_rows, rng=rng, apart=donors)
     chosen = {fact: donors[fact] for fact in list(donors)[:most_facts]}
     targets = [row for row in retarget(rows, donors) if row.fact in chosen and row.template == template]
-    return Plan(targets, checks(rows, reverse_rows, chosen, template=template, neighbours=neighbours, rng=rng))
+    how = {"template": template, "neighbours": neighbours, "rng": rng}
+    return Plan(targets, checks(rows, reverse_rows, chosen, strangers, **how))
 
 
 def edit_group(asker, plan, moments, *, prefixes, search, job=None):
@@ -235,33 +245,37 @@ def edit_all(asker, asked, extraction, second_moment, *, job=None):
 
 
 def edits_table(probed, found):
-    """Means over edits, with intervals: measure, statistic, when, value, ci_low, ci_high, n (edits), probes.
+    """Means over checks, with intervals over edits and templates: measure, statistic, when, fact, value, ci_low, …
 
-    `found`, a bool for each edit, tells whether the search for its value found one that says the new object: the
-    measure "value", of which the share is the only statistic.
+    `when` is before, after, or change, which is after less before, check by check. `found`, a bool for each edit, tells
+    whether the search for its value found one that says the new object: the measure "value", of which the share is the
+    only statistic. n counts edits, probes checks. Rows with a `fact` are of that edit alone, and have no interval.
 
-    preferred    share of checks where the wanted answer is more probable than its rival
-    exact        share where it is what the network answers: greedily, or in one step of denoising
-    probability  its mean joint probability
-
-    An edit counts once, with the mean over its checks; the interval is Wilson's.
+    preferred  share of checks where the wanted answer is more probable than its rival
+    exact      share where it is what the network answers: greedily, or in one step of denoising
+    log_p      its log-probability in nats
+    lead       by how much that exceeds the rival's
     """
     records = []
     for measure, rows in probed.groupby("measure", sort=False):
-        for when in ("before", "after"):
-            wanted, rival = rows[f"log_p_wanted_{when}"], rows[f"log_p_rival_{when}"]
-            outcomes = {
-                "preferred": wanted > rival,
-                "exact": rows[f"exact_{when}"],
-                "probability": wanted.map(math.exp),
-            }
-            for statistic, outcome in outcomes.items():
-                marks = outcome.astype(float).groupby(rows.fact).mean()
-                share = intervals.wilson(marks.sum(), len(marks))
-                records.append((measure, statistic, when, *share, len(marks), len(rows)))
-    records.append(("value", "found", "after", *intervals.wilson(sum(found), len(found)), len(found), len(found)))
-    columns = ["measure", "statistic", "when", "value", "ci_low", "ci_high", "n", "probes"]
+        ends = [_outcomes(rows, when) for when in ("before", "after")]
+        for statistic, limits in STATISTICS.items():
+            before, after = (end[statistic].astype(float) for end in ends)
+            for when, values in (("before", before), ("after", after), ("change", after - before)):
+                within = contrasts.CHANGES if limits and when == "change" else limits
+                mean = contrasts.mean(contrasts.Sample(values, rows.fact, rows.template), within)
+                records.append((measure, statistic, when, None, *mean, rows.fact.nunique(), len(rows)))
+        for fact, own in (ends[1][EACH] - ends[0][EACH]).groupby(rows.fact):
+            records.append((measure, EACH, "change", fact, own.mean(), np.nan, np.nan, 1, len(own)))
+    share = contrasts.mean(contrasts.Sample(found, range(len(found))), contrasts.SHARES)
+    records.append(("value", "found", "after", None, *share, len(found), len(found)))
+    columns = ["measure", "statistic", "when", "fact", "value", "ci_low", "ci_high", "n", "probes"]
     return pd.DataFrame(records, columns=columns)
+
+
+def _outcomes(rows, when):
+    wanted, rival = rows[f"log_p_wanted_{when}"], rows[f"log_p_rival_{when}"]
+    return {"preferred": wanted > rival, "exact": rows[f"exact_{when}"], "lead": wanted - rival, "log_p": wanted}
 
 
 def _answer_tokens(tokenizer, row):

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..common import batches
 from ..common.errors import UserError
+from ..data.facts import SPLITS
 from ..models import hooks, network
 from .files import Extraction
 from .questions import collate, mean_by_owner, phrase, question, score_answers
@@ -28,10 +29,10 @@ def extract(asker, rows, *, layers, prefixes=("",), search, key_context="subject
     Rows with one `fact` share a key and a value; one row a fact is ROME's case. `prefixes` are texts as from
     `sample_prefixes`, and `search`, a `Search`, says how values are found.
 
-    `outcomes` has for each fact the loss at v* and its parts without their weights: nll, kl, and change for the ratio
-    that decay weighs; p_before and p_after, the probability of the answer without a prefix (mean over the fact's rows),
-    without and with v*; norm_original and norm_value; steps, the updates that led to v*; and converged: whether p_after
-    reached the threshold.
+    `outcomes` has for each fact the template and the number of prefixes by which its value was sought; the loss at v*
+    and its parts without their weights: nll, kl, and change for the ratio that decay weighs; p_before and p_after, the
+    probability of the answer without a prefix (mean over the fact's rows), without and with v*; norm_original and
+    norm_value; steps, the updates that led to v*; and converged: whether p_after reached the threshold.
 
     key_context: "subject" reads keys in "x_j subject", as ROME's paper says; "question" in x_j + p, as its code does.
         These agree only where a causal network's question begins with the subject.
@@ -62,6 +63,8 @@ def extract(asker, rows, *, layers, prefixes=("",), search, key_context="subject
             {
                 "fact": facts,
                 "layer": layer,
+                "template": [next(row.template for row in rows if row.fact == fact) for fact in facts],
+                "prefixes": len(prefixes),
                 "loss": found.loss.tolist(),
                 "nll": nll,
                 "kl": kl,
@@ -83,6 +86,18 @@ def best_template(asker, rows):
     """The template whose answers are most probable, by the geometric mean over `rows`."""
     logs, _ = score_answers(asker.net, [question(asker, row) for row in rows])
     return int(pd.Series(logs).groupby([row.template for row in rows]).mean().idxmax())
+
+
+def template_by_question(asker, splits):
+    """{split: template}: for all splits of one question the template that is best over all of their rows.
+
+    With one of its own, each group of people would differ from the others in words as well.
+    """
+    chosen = {}
+    for direction in dict.fromkeys(SPLITS[split].direction for split in splits):
+        own = [split for split in splits if SPLITS[split].direction == direction]
+        chosen |= dict.fromkeys(own, best_template(asker, [row for split in own for row in splits[split]]))
+    return chosen
 
 
 def read_keys(net, sequences, *, layers):

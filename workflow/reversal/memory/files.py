@@ -38,7 +38,8 @@ def pair(forward, reverse, *, converged=True):
     arrays = {}
     for name, run in (("forward", forward), ("reverse", reverse)):
         rows = [run.facts.index(fact) for fact in facts]
-        arrays |= {f"key_{name}": np.asarray(run.key)[rows], f"value_{name}": np.asarray(run.value)[rows]}
+        for kind, vectors in (("key", run.key), ("value", run.value), ("output", run.original)):
+            arrays[f"{kind}_{name}"] = np.asarray(vectors)[rows]
         arrays[f"down_{name}"] = np.asarray(run.down)
     return arrays, facts
 

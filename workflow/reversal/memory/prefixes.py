@@ -3,17 +3,30 @@
 import torch
 
 from ..common.errors import UserError
+from ..data.facts import one_per_fact
 from ..models import network
-from .questions import device_of
+from .questions import device_of, question, score_answers
 
 PATIENCE = 20  # samples of a prefix for each that is wanted
+TRIED_ON = 20  # facts
 
 
-def prefixes_like(asker, rows, *, count, lengths, seed):
-    """`count` prefixes as from `sample_prefixes`, which begin as those `rows` do that do not begin with a subject."""
+def prefixes_like(asker, rows, *, count, lengths, seed, cost):
+    """Up to `count` prefixes as from `sample_prefixes`, which begin as `rows` do that do not begin with a subject.
+
+    Only those that the network bears: a search after one that makes it forget would mend the prefix, not find a value.
+    """
     starts = sorted({asker.tokenizer(row.prompt)["input_ids"][0] for row in rows if row.subject[0]})
     generator = torch.Generator().manual_seed(seed)
-    return sample_prefixes(asker, count=count, lengths=lengths, generator=generator, starts=starts)
+    texts = sample_prefixes(asker, count=count, lengths=lengths, generator=generator, starts=starts)
+    return borne(asker, one_per_fact(rows, TRIED_ON), texts, cost=cost)
+
+
+def borne(asker, rows, prefixes, *, cost):
+    """Those `prefixes` after which the answers of `rows` are at most `cost` nats less likely, on average; and ""."""
+    asked = {prefix: [question(asker, row, prefix) for row in rows] for prefix in ("", *prefixes)}
+    likely = {prefix: score_answers(asker.net, some)[0].mean() for prefix, some in asked.items()}
+    return [prefix for prefix in prefixes if likely[""] - likely[prefix] <= cost]
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import pandas as pd
 
 from . import files as memory_files
 from . import symmetry
-from .vocabulary import COMPARISONS, KEYS_ALONE, PAIRS, PEAK
+from .vocabulary import BASE, BEYOND, COMPARISONS, KEYS_ALONE, PAIRS, PEAK
 
 PAIRS_OF = {  # comparisons that need values, and those that do not
     "value": [pair for pair in PAIRS if pair not in KEYS_ALONE],
@@ -22,8 +22,7 @@ class Statistics:
 
     components: int  # principal components for retrieval and subspaces
     folds: int  # in which facts are held out for retrieval
-    permutations: int  # for p-values
-    draws: int  # for intervals
+    permutations: int  # of the named tests; others take a tenth
     seed: int
 
 
@@ -32,8 +31,8 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
 
     `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups` the facts'
     training group; `peaks`, by "model/stage", what `layers.peaks` found. Values are compared where the search for them
-    converged both ways, keys among themselves for all facts. Symmetry's p-values are corrected by Holm within a model,
-    stage and layer.
+    converged both ways, keys among themselves for all facts. Where a model has a base, what the named tests find beyond
+    it stands at the peak, on the facts that converged in both.
     """
     found = {"outcomes": [], "symmetry": [], "retrieval": [], "spectra": [], "pca": []}
     for name, folder in folders.items():
@@ -47,7 +46,7 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
             for table in side.outcomes.values()
         ]
         for label, layers in _layers(runs, peaks[name]).items():
-            where = {**about, "layer": label, "layer_forward": layers[0], "layer_reverse": layers[1]}
+            where = {**about, **_where(label, *layers)}
             both = [(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
             for kind in PAIRS_OF:
                 arrays, facts = _joined(both, converged=kind == "value")
@@ -55,20 +54,46 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
                     found[table].append(rows.assign(**where))
                 if job:
                     job.say(f"{name}, layer {label}: {kind}s of {len(facts)} facts")
+        if peaks[name] and stage != BASE and f"{model}/{BASE}" in folders:
+            gained = _beyond(folder, folders[f"{model}/{BASE}"], pairs, peaks[name])
+            found["symmetry"].append(gained.assign(**about, **_where(PEAK, peaks[name]["p2d"], peaks[name]["d2p"])))
     tables = {name: _front(pd.concat(parts, ignore_index=True)) for name, parts in found.items()}
-    tables["symmetry"] = symmetry.correct(tables["symmetry"], family=("model", "stage", "layer"))
+    tables["symmetry"] = symmetry.over_layers(tables["symmetry"])
     return tables
+
+
+def _beyond(folder, base, pairs, peak):
+    """What the named tests find in `folder` beyond the `base`, at the same layers and of the same facts."""
+    arrays, kept = [], []
+    for place in (folder, base):
+        runs = [[memory_files.Stored(Path(place) / f"{split}.safetensors") for split in pair] for pair in pairs]
+        if any(layer not in side for run in runs for side, layer in zip(run, (peak["p2d"], peak["d2p"]), strict=True)):
+            return pd.DataFrame()
+        joined, facts = _joined([(run[0][peak["p2d"]], run[1][peak["d2p"]]) for run in runs], converged=True)
+        arrays.append(joined)
+        kept.append(facts)
+    rows = [[facts.index(fact) for fact in kept[0] if fact in set(kept[0]) & set(kept[1])] for facts in kept]
+    some = [
+        {name: array if name.startswith("down") else array[own] for name, array in one.items()}
+        for one, own in zip(arrays, rows, strict=True)
+    ]
+    return symmetry.beyond(*some).assign(statistic=BEYOND)
+
+
+def _where(label, forward, reverse):
+    return {"layer": label, "layer_forward": forward, "layer_reverse": reverse}
 
 
 def _compare(kind, arrays, facts, groups, statistics):
     """Tables of the comparisons of a `kind` between `arrays` of the `facts`."""
     compared = [pair for pair in PAIRS_OF[kind] if pair in COMPARISONS]
     how = {"components": statistics.components, "folds": statistics.folds, "groups": [groups[fact] for fact in facts]}
-    draws = {"permutations": statistics.permutations, "draws": statistics.draws}
     spectra, scatter = symmetry.spectra(arrays), symmetry.pca_pairs(arrays, pairs=compared)
     rng, same = (np.random.default_rng(statistics.seed) for _ in range(2))
     return {
-        "symmetry": symmetry.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **draws, **how),
+        "symmetry": symmetry.compare_all(
+            arrays, rng=rng, pairs=PAIRS_OF[kind], permutations=statistics.permutations, **how
+        ),
         "retrieval": symmetry.retrieval_curve(arrays, rng=same, pairs=compared, **how),
         "spectra": spectra[spectra.space.str.contains(kind)],
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),

@@ -14,17 +14,23 @@ COMPARISONS = {
 REFERENCES = {
     "within forward: projected key × value": ("projected key forward", "value forward"),
     "within reverse: projected key × value": ("projected key reverse", "value reverse"),
+    # The same questions of what the MLP says by itself, where no search had a hand in it.
+    "name: projected key forward × output reverse": ("projected key forward", "output reverse"),
+    "description: output forward × projected key reverse": ("output forward", "projected key reverse"),
 }
 PAIRS = COMPARISONS | REFERENCES
 KEYS_ALONE = [pair for pair, sides in COMPARISONS.items() if all("key" in side for side in sides)]
 STATISTICS = ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1", "mean_rank", "subspace_overlap")
 # Those whose sides are in one space, the values' own.
 IN_ONE_SPACE = [pair for pair, sides in COMPARISONS.items() if not any(side.startswith("key") for side in sides)]
-# Of a concept as a key and as a value, in one space: the comparisons that answer the question.
+# Of a concept as a key and as a value, in one space: the comparisons that answer the question, by HEADLINE. These two
+# were named beforehand; the others are for looking.
 CONCEPTS = {
     "name": "name: projected key forward × value reverse",
     "description": "description: value forward × projected key reverse",
 }
+HEADLINE = "debiased_cka"
+BEYOND = "debiased_cka beyond base"  # the statistic less that of the base, on the same facts
 BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most
 LESSONS = ("rewrite", "forget", "teach")
 WEIGHTS = ("all", "mlp", "attention", "layers")  # what a lesson trains; the last stands for each layer by itself
