@@ -17,9 +17,9 @@ from reversal.paper import sources, write
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
 FIGURES = [
-    *("reversal_curse", "canvas", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
+    *("reversal_curse", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
     *("trace_facts", "trace_average", "trace_steps", "edits", "one_memory"),
-    *("symmetry_pca", "symmetry_spectra", "symmetry_layers", "symmetry_retrieval"),
+    *("symmetry_layers", "symmetry_retrieval"),
 ]
 PAPER = {
     "title": "How are facts recalled?",
@@ -86,11 +86,7 @@ def make(
     for name, changed in (change or {}).items():
         file = folder / f"tables/{name}.csv"
         changed(pd.read_csv(file)).to_csv(file, index=False)
-    figures = [
-        name
-        for name in FIGURES
-        if "mdm" in models or name not in ("canvas", "denoising_step", "timeline", "trace_steps")
-    ]
+    figures = [name for name in FIGURES if "mdm" in models or name not in ("denoising_step", "timeline", "trace_steps")]
     figures += [f"{run}_{name}" for run in kept for name in ("step_scaling", "trace_average")]
     for name in figures:
         _write(folder / f"figures/{name}.svg", _svg(name))
@@ -286,10 +282,10 @@ def _tables(folder, families, reverse, answered):
     }
     columns = {
         "causal_trace": "model seed split direction kind corruption score stage step layer role n mean ci_low ci_high",
-        "keyvalue": "model seed stage split fact layer steps converged p_before p_after",
+        "keyvalue": "model seed stage split fact layer template prefixes change steps converged p_before p_after",
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
-        "value ci_low ci_high null_mean p_value n p_adjusted",
-        "edits": "model seed layer peak group measure statistic when value ci_low ci_high n probes",
+        "value ci_low ci_high null_mean p_value p_adjusted largest n",
+        "edits": "model seed layer peak group measure statistic when fact value ci_low ci_high n probes",
         "rewriting": "model seed stage group rewritten lesson weights steps asked answer about n learnt value ci_low "
         "ci_high right_before right_after carry_over carry_low carry_high",
         "gradients": "model seed stage group rewritten part against n own others value ci_low ci_high p",
@@ -387,6 +383,7 @@ def _extractions(families):
     return [
         {"model": name, "seed": 1, "stage": stage, "split": split, "fact": f"p2d-0{i}", "layer": layer}
         | {"steps": 20 if i == 2 else 5, "converged": i > 0, "p_before": 0.4, "p_after": 0.9}
+        | {"template": 31, "prefixes": 1 + (name == "ar"), "change": 0.25}
         for name, stage, split, i, layer in itertools.product(
             families, ("seed_1", "base"), ("p2d_same", "p2d_reverse"), range(3), range(LAYERS)
         )
@@ -403,11 +400,14 @@ def _shared(families):
     for (i, name), stage, layer in itertools.product(enumerate(families), ("seed_1", "base"), ("peak", "0", "1")):
         value, p = (0.6, 0.0005) if i == 0 and stage != "base" else (0.1, 0.4)
         where = {"model": name, "seed": 1 if stage != "base" else None, "stage": stage, "layer": layer}
-        where |= {"layer_forward": 1, "layer_reverse": 0, "null_mean": 0.1, "p_value": p, "n": 20}
+        where |= {"layer_forward": 1, "layer_reverse": 0, "null_mean": 0.1, "p_value": p, "largest": 0.6, "n": 20}
         for pair, statistic in itertools.product(comparisons, ("debiased_cka", "rsa", "retrieval_at_1", "mean_rank")):
             about = {"comparison": pair, "statistic": statistic, "value": value}
-            about["p_adjusted"] = None if pair.startswith("within") else p
+            about["p_adjusted"] = None if pair.startswith("within") or statistic != "debiased_cka" else p
             rows.append(where | about | _around(value))
+        if layer == "peak" and stage != "base":
+            gained = {"statistic": "debiased_cka beyond base", "value": value - 0.1, "p_value": None, "null_mean": None}
+            rows += [where | gained | {"comparison": pair} | _around(value - 0.1) for pair in comparisons[:2]]
     return rows
 
 
@@ -429,9 +429,10 @@ def _edits(families):
             (0, 1),
             ("both", "p2d"),
             ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old"),
-            ("preferred", "exact", "probability"),
+            ("preferred", "exact", "log_p"),
         )
-        for when, value in (("before", 0.1), ("after", 0.9 if measure != "reverse_new" else 0.1))
+        for taken in [0.8 if measure != "reverse_new" else 0.0]
+        for when, value in (("before", 0.1), ("after", 0.1 + taken), ("change", taken))
     ] + [
         {"model": name, "seed": 1, "layer": layer, "peak": layer == 1, "group": group, "measure": "value"}
         | {"statistic": "found", "when": "after", "value": 0.6 + 0.2 * layer, "n": 10, "probes": 10}

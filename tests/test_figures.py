@@ -188,7 +188,7 @@ def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "b
         for stage in stages:
             for number, layer in enumerate(layers):
                 rng = np.random.default_rng(number)
-                shapes = {"key": (10, 6), "value": (10, 5), "down": (5, 6)}
+                shapes = {"key": (10, 6), "value": (10, 5), "output": (10, 5), "down": (5, 6)}
                 sides = ("forward", "reverse")
                 arrays = {f"{kind}_{side}": rng.random(shape) for kind, shape in shapes.items() for side in sides}
                 about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
@@ -198,8 +198,8 @@ def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "b
 
 @functools.cache
 def compared(**how):
-    options = {"components": 2, "permutations": 9, "draws": 9}
-    return statistics.correct(memory(lambda arrays, rng: statistics.compare_all(arrays, rng=rng, **options), **how))
+    options = {"components": 2, "permutations": 90}
+    return statistics.over_layers(memory(lambda arrays, rng: statistics.compare_all(arrays, rng=rng, **options), **how))
 
 
 @functools.cache
@@ -207,28 +207,18 @@ def retrieved(**how):
     return memory(lambda arrays, rng: statistics.retrieval_curve(arrays, components=2, rng=rng), **how)
 
 
-@functools.cache
-def spectra(**how):
-    return memory(lambda arrays, rng: statistics.spectra(arrays), **how)
-
-
-@functools.cache
-def planes(**how):
-    return memory(lambda arrays, rng: statistics.pca_pairs(arrays), **how)
-
-
 def edited(models=MODELS):
     records = [
-        (model, 1, layer, layer == 0, group, measure, statistic, when, value, value - 0.1, value + 0.1)
+        (model, 1, layer, layer == 0, group, measure, statistic, when, fact, value, value - 0.1, value + 0.1)
         for model in models
         for layer in (0, 1)
         for group in ("both", "p2d")
         for measure in ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
-        for statistic in ("preferred", "exact", "probability")
-        for when, value in (("before", 0.2), ("after", 0.8))
+        for statistic in ("preferred", "exact", "log_p")
+        for when, fact, value in (("before", None, 0.2), ("after", None, 0.8), ("change", "p2d-0", 0.6))
     ]
-    columns = ["model", "seed", "layer", "peak", "group", "measure", "statistic", "when", "value", "ci_low", "ci_high"]
-    return pd.DataFrame(records, columns=columns)
+    columns = ["model", "seed", "layer", "peak", "group", "measure", "statistic", "when"]
+    return pd.DataFrame(records, columns=[*columns, "fact", "value", "ci_low", "ci_high"])
 
 
 def ablated():
@@ -263,7 +253,6 @@ TWO = {
 }
 DRAWN = {
     "reversal_curse": lambda pair: curse.reversal_curse(completions(pair), likelihood(), models=MODELS),
-    "canvas": lambda pair: denoising.canvas(of_mdm(completions(pair)), flat(pair)),
     "denoising_step": lambda pair: denoising.denoising_step(of_mdm(completions(pair)), flat(pair)),
     "timeline": lambda pair: denoising.timeline(of_mdm(completions(pair)), flat(pair)),
     "dataset": dataset,
@@ -273,15 +262,13 @@ DRAWN = {
     "trace_facts": lambda pair: tracing.trace_facts(traced(pair), models=MODELS),
     "trace_average": lambda pair: tracing.trace_average(trace_table(), models=MODELS),
     "trace_steps": lambda pair: tracing.trace_steps(trace_table(), models=MODELS),
-    "symmetry_pca": lambda pair: symmetry.symmetry_pca(planes(), models=MODELS),
-    "symmetry_spectra": lambda pair: symmetry.symmetry_spectra(spectra(), models=MODELS),
     "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
     "symmetry_retrieval": lambda pair: symmetry.symmetry_retrieval(retrieved(), models=MODELS),
     "edits": lambda pair: editing.edits(edited(), models=MODELS),
     "one_memory": lambda pair: sharing.one_memory(*rewritten(), models=MODELS),
     "ablations": lambda pair: ablation.ablations(ablated(), models=MODELS),
 }
-NAMING = ("reversal_curse", "canvas", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
+NAMING = ("reversal_curse", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
 EDGES = {
     "three seeds, four models": lambda: curse.reversal_curse(
         completions(PLAIN, models=TWO, seeds=(1, 2, 3)), likelihood((1, 2, 3), TWO), models=TWO
@@ -290,7 +277,7 @@ EDGES = {
         of_mdm(completions(PLAIN)), of_mdm(likelihood()), models={"mdm": "diffusion"}
     ),
     "no likelihoods": lambda: curse.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
-    "no completions": lambda: denoising.canvas(completions(PLAIN).head(0), []),
+    "no completions": lambda: denoising.timeline(completions(PLAIN).head(0), []),
     "one step": lambda: denoising.denoising_step(of_mdm(completions(PLAIN, steps=(1,))), flat(PLAIN)),
     "two steps": lambda: denoising.denoising_step(of_mdm(completions(PLAIN, steps=(2,))), flat(PLAIN)),
     "a thousand steps": lambda: denoising.timeline(of_mdm(completions(PLAIN, steps=(1000,))), flat(PLAIN)),
@@ -320,12 +307,6 @@ EDGES = {
         with_nans(trace_table(), "mean", "ci_low", "ci_high"), models=MODELS
     ),
     "courses over forty layers": lambda: tracing.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
-    "no planes": lambda: symmetry.symmetry_pca(planes().head(0), models=MODELS),
-    "one model's plane": lambda: symmetry.symmetry_pca(planes(models=("mdm",)), models=MODELS),
-    "no spectra": lambda: symmetry.symmetry_spectra(spectra().head(0), models=MODELS),
-    "spectra where nothing was traced": lambda: symmetry.symmetry_spectra(
-        spectra(models=("mdm",), layers=("0", "1")), models=MODELS
-    ),
     "ten layers of one base": lambda: symmetry.symmetry_layers(
         compared(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),

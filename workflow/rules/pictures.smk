@@ -64,8 +64,6 @@ FIGURES = {
     "step_scaling": Figure("Recall against denoising steps", "Recall", "recall", RECALL_BY_STEPS),
     "trace_facts": Figure("One fact traced", "Causal tracing", "tracing", TRACES),
     "trace_average": of_table("Average indirect effects", "Causal tracing", "tracing", "causal_trace"),
-    "symmetry_pca": of_table("Keys and values in a plane", "Symmetry", "symmetry", "symmetry_pca"),
-    "symmetry_spectra": of_table("Spectra of keys and values", "Symmetry", "symmetry", "symmetry_spectra"),
     "symmetry_layers": of_table("Symmetry by layer", "Symmetry", "symmetry", "symmetry"),
     "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry", "symmetry", "symmetry_retrieval"),
     "one_memory": Figure("One memory or two", "One memory or two", "sharing", SHARING),
@@ -79,7 +77,6 @@ if DIFFUSION:
     }
     DRAWN_IN_ORDER = {"trained": EXAMPLE, "order": config["sampling"]["order"]}
     FIGURES |= {
-        "canvas": Figure("The canvas", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
         "denoising_step": Figure("One step of denoising", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
         "timeline": Figure("A generation step by step", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
         "trace_steps": of_table("Effects over denoising steps", "Causal tracing", "tracing", "causal_trace"),

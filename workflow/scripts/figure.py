@@ -16,11 +16,10 @@ with jobs.job(snakemake):
         case "reversal_curse":
             completions = read.each(completion_files.read, given.completions, params.trained)
             drawing = draw(completions, read.table(given.likelihood), models=params.models)
-        case "canvas" | "denoising_step" | "timeline":
+        case "denoising_step" | "timeline":
             completions = read.each(completion_files.read, given.completions, params.trained)
             rows = [row for file in given.rows for row in facts.read(file)]
-            how = {"order": params.order} if name == "denoising_step" else {}
-            drawing = draw(completions, rows, **how)
+            drawing = draw(completions, rows, **({"order": params.order} if name == "denoising_step" else {}))
         case "dataset":
             splits = {Path(file).stem: facts.read(file) for file in given.splits}
             drawing = draw(facts.read_facts(given.facts), facts.read(given.train), splits)
@@ -38,5 +37,4 @@ with jobs.job(snakemake):
         case _:
             drawing = draw(read.table(given.table), models=params.models)
     style.write(drawing.figure, snakemake.output.svg, snakemake.output.png)
-    words = read.alt_text(given.words, name, drawing.says)
-    Path(snakemake.output.alt).write_text(words + "\n", encoding="utf-8")
+    Path(snakemake.output.alt).write_text(f"{read.alt_text(given.words, name, drawing.says)}\n", encoding="utf-8")

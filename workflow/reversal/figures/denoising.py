@@ -1,4 +1,4 @@
-"""How an answer comes about: the masked canvas, one step of denoising, and a whole generation."""
+"""How an answer comes about: one step of denoising, and a whole generation."""
 
 from typing import NamedTuple
 
@@ -100,38 +100,6 @@ def answer_places(tokens, answer):
     wanted = "".join(answer.split()).lower()
     start = spelt.find(wanted) if wanted else -1
     return set(owner[start : start + len(wanted)]) if start >= 0 else set()
-
-
-@styled
-def canvas(completions, rows):
-    """The prompt on the canvas, all masked after it; and the same canvas when denoising is done."""
-    example = choose(completions, rows)
-    if example is None:
-        return nothing(NO_COMPLETIONS)
-    sheet, widths = Sheet(), _widths(example)
-    length = example.given + len(example.tokens)
-    steps = f"{example.steps} step{'s' if example.steps > 1 else ''}"
-    sheet.heading("t = 1: the prompt is given, the response is masked", f"a canvas of {length} tokens")
-    _prompt(sheet, example)
-    sheet.cells([_mask() for _ in example.tokens], widths, x=MARGIN, room=POINTS - 2 * MARGIN)
-    sheet.y += 2
-    sheet.text(POINTS / 2, sheet.y + 8, f"↓  {steps} of denoising", ha="center", color=FAINT)
-    sheet.y += 8
-    sheet.heading("t = 0: every mask is replaced", KEY)
-    _prompt(sheet, example)
-    sheet.cells([_cell(token) for token in example.tokens], widths, x=MARGIN, room=POINTS - 2 * MARGIN)
-    said = "".join(token.text for token in example.tokens if not token.end).strip()
-    return Drawing(
-        sheet.done(),
-        {
-            "prompt": plain(example.prompt),
-            "given": example.given,
-            "masked": len(example.tokens),
-            "length": length,
-            "steps": steps,
-            "response": plain(said),
-        },
-    )
 
 
 @styled

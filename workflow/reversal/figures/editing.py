@@ -17,11 +17,13 @@ GROUPS = {"both": "trained in both directions", "p2d": "trained person → descr
 
 @styled
 def edits(table, *, models):
-    """What rank-one edits do where tracing peaks, one row for each way to count, then layer by layer.
+    """What rank-one edits do where tracing peaks, one row for each way to count, layer by layer, and edit by edit.
 
-    A column for each group. Bars after, a tick before, with intervals.
+    A column for each group. Bars after, a tick before, with intervals; a dot for each edit.
     """
     everywhere = table[table.seed == table.seed.min()]
+    each = everywhere[everywhere.fact.notna() & everywhere.peak]
+    everywhere = everywhere[everywhere.fact.isna()]
     table = everywhere[everywhere.peak]
     names = [name for name in models if name in set(table.model)]
     groups = list(dict.fromkeys(table.group))
@@ -30,8 +32,9 @@ def edits(table, *, models):
         return nothing("No fact was edited.")
     swept = bool(everywhere.groupby("model").layer.nunique().gt(1).any())
     bars = 13 * len(measures) * len(names) + 50
-    figure = blank(len(OUTCOMES) * bars + 160 * swept + 30)
-    heights = [bars] * len(OUTCOMES) + [160] * swept
+    dots = 9 * len(measures) * len(names) + 40
+    figure = blank(len(OUTCOMES) * bars + 160 * swept + dots + 30)
+    heights = [bars] * len(OUTCOMES) + [160] * swept + [dots]
     grid = figure.subplots(len(heights), len(groups), sharey="row", squeeze=False, height_ratios=heights)
     handles, said = {}, []
     width = 0.8 / len(names)
@@ -51,11 +54,26 @@ def edits(table, *, models):
     for axes, group in zip(grid[0], groups, strict=True):
         axes.set_title(GROUPS.get(group, group))
     if swept:
-        for axes, group in zip(grid[-1], groups, strict=True):
+        for axes, group in zip(grid[-2], groups, strict=True):
             _by_layer(axes, everywhere[everywhere.group == group], names, looks(models), handles)
-        grid[-1, 0].set_ylabel(OUTCOMES["preferred"].replace("answer ", "answer\n"))
+        grid[-2, 0].set_ylabel(OUTCOMES["preferred"].replace("answer ", "answer\n"))
+    for axes, group in zip(grid[-1], groups, strict=True):
+        _by_edit(axes, each[each.group == group], measures, names, looks(models))
+    grid[-1, 0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"models": "; ".join(said)})
+
+
+def _by_edit(axes, table, measures, names, look):
+    """A dot for each edit: how far it moved the wanted answer's log-probability."""
+    for name, shift in zip(names, offsets(len(names), 0.35), strict=True):
+        rows = table[(table.model == name) & table.measure.isin(measures)]
+        y = rows.measure.map(measures.index) + shift
+        axes.plot(rows.value, y, look[name].marker, color=look[name].color, markersize=3.5, alpha=0.6)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set(xlabel="change of log p (wanted answer) by each edit, nats", ylim=(len(measures) - 0.5, -0.5))
+    axes.grid(axis="x", color=PALE)
+    axes.set_axisbelow(True)
 
 
 def _by_layer(axes, table, names, look, handles):

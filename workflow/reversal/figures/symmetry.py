@@ -1,38 +1,18 @@
-"""Do forward and reverse memories of a concept look alike? PCA, spectra, statistics by layer, retrieval."""
+"""Do forward and reverse memories of a concept look alike? By layer, and by retrieval."""
 
-import math
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..memory.vocabulary import BASE, IN_ONE_SPACE, PEAK
-from .style import (
-    BLUE,
-    FAINT,
-    GREEN,
-    HEAT,
-    PALE,
-    RULE,
-    SMALL,
-    VERMILLION,
-    Drawing,
-    blank,
-    ink_on,
-    looks,
-    nothing,
-    percent,
-    styled,
-    titled,
-)
+from ..memory.vocabulary import BASE, CONCEPTS, HEADLINE, IN_ONE_SPACE, PEAK
+from .style import FAINT, RULE, Drawing, blank, looks, nothing, offsets, percent, styled, titled
 
-STATISTICS = {"debiased_cka": "debiased CKA", "rsa": "RSA", "retrieval_at_1": "retrieval@1"}
 SIGNIFICANT = 0.05
 COMPARED = dict(zip(IN_ONE_SPACE, ("names", "descriptions", "keys of a fact", "values of a fact"), strict=True))
-SPACES = {"key": (BLUE, "o"), "projected key": (GREEN, "^"), "value": (VERMILLION, "s")}
-MOST_LABELLED = 8  # layers whose cells have room for a number
+# The same values and the keys that they were sought from.
+WITHIN = {"name": "within reverse: projected key × value", "description": "within forward: projected key × value"}
 NO_FACTS = "Too few facts have keys and values in both directions."
 
 
@@ -85,139 +65,54 @@ def short(name):
 
 
 @styled
-def symmetry_pca(table, *, models):
-    """The same facts twice in one plane, pairs joined: a row a model, a column a pair of representations."""
-    tuned = [run for run in runs(table, models) if run.tuned]
-    columns = [pair for pair in COMPARED if pair in set(table.comparison)]
-    if not tuned or not columns:
-        return nothing(NO_FACTS)
-    figure = blank(130 * len(tuned) + 60)
-    grid = figure.subplots(len(tuned), len(columns), squeeze=False)
-    facts, handles = 0, []
-    for axes_row, run in zip(grid, tuned, strict=True):
-        rows = at_peak(run.rows)
-        facts = max(facts, rows.fact.nunique())
-        for axes, pair in zip(axes_row, columns, strict=True):
-            handles = _pairs(axes, rows[rows.comparison == pair]) or handles
-        fewest, most = rows.groupby("comparison").fact.nunique().agg(["min", "max"])
-        axes_row[0].set_ylabel(f"{run.label}, {_number(fewest, most)}\n{layers_of(rows)}")
-    for axes, pair in zip(grid[0], columns, strict=True):
-        titled(axes, COMPARED[pair], short(pair.split(": ")[-1]))
-    figure.legend(handles, ["first of the pair", "second of the pair"], loc="outside lower center", ncols=2)
-    return Drawing(figure, {"facts": facts, "models": " and ".join(run.label for run in tuned)})
-
-
-def _pairs(axes, rows):
-    """Points of both sides, each fact's two joined; shares of the variance along the axes."""
-    axes.set(xticks=[], yticks=[])
-    axes.set_aspect("equal", adjustable="datalim")
-    if rows.empty:
-        axes.axis("off")
-        return None
-    sides = list(dict.fromkeys(rows.side))
-    first, second = (rows[rows.side == side].set_index("fact")[["x", "y"]] for side in (sides[0], sides[-1]))
-    both = first.merge(second, left_index=True, right_index=True, suffixes=("", "_2"))
-    axes.plot([both.x, both.x_2], [both.y, both.y_2], color=RULE, linewidth=0.6, zorder=1)
-    shares = f"PC1 {percent(rows.x_share.iloc[0])}, PC2 {percent(rows.y_share.iloc[0])}"
-    axes.set_xlabel(shares, fontsize=SMALL, labelpad=2)
-    hollow = {"markersize": 4, "markerfacecolor": "none"}
-    return [
-        *axes.plot(first.x, first.y, "o", color=BLUE, markersize=3.5),
-        *axes.plot(second.x, second.y, "s", color=VERMILLION, **hollow),
-    ]
-
-
-@styled
-def symmetry_spectra(table, *, models):
-    """How many directions the facts of a space take: the variance that its first components hold, a panel a model."""
-    found = runs(table, models)
-    if not found:
-        return nothing(NO_FACTS)
-    down = -(-len(found) // 2)
-    figure = blank(215 * down)
-    grid = figure.subplots(down, min(2, len(found)), squeeze=False, sharex=True, sharey=True)
-    ranks = []
-    for axes, run in zip(grid.flat, found, strict=False):
-        rows = at_peak(run.rows)
-        for space, own in rows.groupby("space", sort=False):
-            rank = own.effective_rank.iloc[0]
-            kind, way = space.rsplit(" ", 1)
-            color, marker = SPACES[kind]
-            how = {"color": color, "marker": marker, "markersize": 4, "markevery": max(1, len(own) // 6)}
-            line = "-" if way == "forward" else "--"
-            label = f"{short(space)} ({rank:.1f})"
-            axes.plot(own.component, 100 * own.cumulative, linestyle=line, linewidth=1.3, label=label, **how)
-            ranks += [f"{space} {rank:.1f}"] if run is found[0] else []
-        titled(axes, run.label, f"{layers_of(rows)}, {_facts(rows)}")
-        axes.set_ylim(0, 103)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.legend(loc="lower right", title="space (effective rank)", title_fontsize=SMALL, handlelength=2.6)
-    for axes in grid.flat[len(found) :]:
-        axes.axis("off")
-    for axes in grid[-1]:
-        axes.set_xlabel("principal components")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("variance held, %")
-    return Drawing(figure, {"model": found[0].label, "ranks": ", ".join(ranks)})
-
-
-@styled
 def symmetry_layers(table, *, models):
-    """Each statistic of each comparison, layer by layer, on one colour scale; a star where chance is ruled out."""
-    table = table[table.statistic.isin(list(STATISTICS)) & table.p_adjusted.notna()]
+    """The named tests layer by layer, a panel a concept, each model with its interval and what chance gives.
+
+    A filled mark is a test that chance does not explain; the dashed line is a key and the value of its own direction.
+    """
+    table = table[(table.statistic == HEADLINE) & (table.layer.astype(str) != PEAK)]
     found = runs(table, models)
     if not found:
         return nothing(NO_FACTS)
-    labels = set(table.layer.astype(str))
-    layers = [*sorted(labels - {PEAK}, key=int), *(labels & {PEAK})]
-    pairs = {run.label: list(dict.fromkeys(run.rows.comparison)) for run in found}
-    statistics = [statistic for statistic in STATISTICS if statistic in set(table.statistic)]
-    low, high = min(0.0, table.value.min()), max(table.value.max(), 1e-6)
-    heights = [len(some) for some in pairs.values()]
-    height = 12.5 * sum(heights) + 26 * len(found) + 80
-    figure = blank(height)
-    grid = figure.subplots(len(found), len(statistics), squeeze=False, sharey="row", height_ratios=heights)
-    for axes_row, run in zip(grid, found, strict=True):
-        for axes, statistic in zip(axes_row, statistics, strict=True):
-            rows = run.rows[run.rows.statistic == statistic]
-            image = _matrix(axes, rows, pairs[run.label], layers, low, high)
-        axes_row[0].set_yticks(range(len(pairs[run.label])), [short(pair) for pair in pairs[run.label]])
-        where = {"xycoords": "axes fraction", "textcoords": "offset points"}
-        title = f"{run.label}, {_facts(run.rows)}"
-        axes_row[0].annotate(title, (0, 1), (-4, 4), **where, ha="right", weight="bold")
-    for axes, statistic in zip(grid[0], statistics, strict=True):
-        axes.set_title(STATISTICS[statistic])
-    for axes in grid[-1]:
-        axes.set_xlabel("layer", labelpad=1)
-    bar = figure.colorbar(image, ax=grid, orientation="horizontal", aspect=60, fraction=9 / height, pad=14 / height)
-    bar.set_label(";  ".join(["value", f"* p < {SIGNIFICANT} after Holm's correction", *absent(found, models)]))
-    bar.outline.set_visible(False)
-    counts = absent(found, models) + [
-        f"{run.label} {(run.rows.p_adjusted < SIGNIFICANT).sum()} of {len(run.rows)}" for run in found
-    ]
-    return Drawing(figure, {"significant": ", ".join(counts)})
+    figure = blank(260)
+    panels = figure.subplots(1, len(CONCEPTS), sharey=True)
+    used, counts = {}, []
+    for axes, (what, pair) in zip(panels, CONCEPTS.items(), strict=True):
+        for run, shift in zip(found, offsets(len(found), 0.12), strict=True):
+            rows = run.rows.assign(layer=run.rows.layer.astype(int)).sort_values("layer")
+            _course(axes, rows[rows.comparison == pair], run, shift, used)
+            within = rows[rows.comparison == WITHIN[what]]
+            if run.tuned:
+                how = {"color": run.look.color, "linestyle": (0, (4, 2)), "linewidth": 0.9, "alpha": 0.7}
+                used[f"{run.label}, within one direction"] = axes.plot(within.layer, within.value, **how)[0]
+        axes.axhline(0, color=RULE, linewidth=0.8, zorder=0)
+        titled(axes, f"{what}s", short(pair.split(": ")[-1]))
+        axes.set_xlabel("layer")
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    panels[0].set_ylabel("debiased CKA")
+    for run in found:
+        named = run.rows[run.rows.p_adjusted.notna()]
+        counts.append(f"{run.label} {(named.p_adjusted < SIGNIFICANT).sum()} of {len(named)}")
+    used |= {words: Line2D([], [], linestyle="none") for words in absent(found, models)}
+    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"significant": ", ".join(absent(found, models) + counts)})
 
 
-def _matrix(axes, rows, pairs, layers, low, high):
-    """Comparisons by layers: values where there is room, and stars."""
-    rows = rows.assign(layer=rows.layer.astype(str))
-    values, p_values = (
-        rows.pivot_table(index="comparison", columns="layer", values=what).reindex(pairs, columns=layers).to_numpy()
-        for what in ("value", "p_adjusted")
+def _course(axes, rows, run, shift, used):
+    """One test of one run over the layers: estimates with intervals, filled where chance is ruled out."""
+    color, x = run.look.color, rows.layer + shift
+    axes.vlines(x, rows.ci_low, rows.ci_high, color=color, linewidth=1.1, alpha=0.9 if run.tuned else 0.4)
+    axes.plot(x, rows.value, color=color, linestyle="-" if run.tuned else ":", linewidth=1.2)
+    clear = rows.p_adjusted < SIGNIFICANT
+    mark = {"linestyle": "none", "marker": run.look.marker, "markersize": 5, "color": color}
+    axes.plot(x[clear], rows.value[clear], **mark)
+    axes.plot(x[~clear], rows.value[~clear], markerfacecolor="white", **mark)
+    used["chance"] = axes.plot(x, rows.null_mean, "_", color=FAINT, markersize=7)[0]
+    line = {"linestyle": "-" if run.tuned else ":", "markerfacecolor": "white"}
+    used[run.label] = Line2D([], [], color=color, marker=run.look.marker, markersize=5, **line)
+    used[f"p < {SIGNIFICANT}, adjusted for tests and layers"] = Line2D(
+        [], [], color=FAINT, marker="o", linestyle="none"
     )
-    axes.set_facecolor(PALE)
-    image = axes.imshow(values, cmap=HEAT, vmin=low, vmax=high, aspect="auto")
-    for i, j in np.argwhere(np.isfinite(values)):
-        star = "*" if p_values[i, j] < SIGNIFICANT else ""
-        text = f"{_brief(values[i, j])}{star}" if len(layers) <= MOST_LABELLED else star
-        axes.text(j, i, text, ha="center", va="center", fontsize=SMALL, color=ink_on(image.to_rgba(values[i, j])))
-    last, every = len(layers) - 1, math.ceil(len(layers) / MOST_LABELLED)
-    shown = [i for i in range(0, last, every) if last - i >= every] + [last]
-    axes.set_xticks(shown, [layers[i] for i in shown])
-    axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    return image
 
 
 def _facts(rows):
@@ -226,11 +121,6 @@ def _facts(rows):
 
 def _number(fewest, most):
     return f"{most} facts" if fewest == most else f"{fewest} to {most} facts"
-
-
-def _brief(value):
-    """Two decimals, and no zero before the point."""
-    return f"{round(value, 2) + 0:.2f}".replace("0.", ".", 1).replace("-", "−")
 
 
 @styled

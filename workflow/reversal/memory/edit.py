@@ -23,10 +23,10 @@ from ..models import hooks, network, tokens
 from ..training import objective
 from .extract import down_weight, extract
 from .questions import Sequence, collate, question, score_answers
+from .vocabulary import RIDGE
 
 STATISTICS = {"preferred": contrasts.SHARES, "exact": contrasts.SHARES, "lead": None, "log_p": None}
 EACH = "log_p"  # the statistic whose change is told for each edit
-RIDGE = 1e-2  # of the mean of a second moment's diagonal; see `updates`
 
 
 class Check(NamedTuple):

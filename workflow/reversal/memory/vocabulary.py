@@ -34,3 +34,5 @@ BEYOND = "debiased_cka beyond base"  # the statistic less that of the base, on t
 BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most
 LESSONS = ("rewrite", "forget", "teach")
 WEIGHTS = ("all", "mlp", "attention", "layers")  # what a lesson trains; the last stands for each layer by itself
+RIDGE = 1e-2  # of the mean of a second moment's diagonal, which an edit adds to that diagonal
+DONOR = "another person of the group, whose answer has as many tokens where there is one"

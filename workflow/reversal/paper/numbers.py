@@ -11,6 +11,7 @@ import numpy as np
 
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..figures.read import begins
+from ..memory.vocabulary import DONOR, RIDGE
 from . import numbers_memory, numbers_tracing
 from .findings import finding, judged, over_seeds
 
@@ -239,6 +240,42 @@ def probe(sources):
     return found
 
 
+SETTINGS = ("training", "likelihood", "tracing", "keyvalue", "symmetry", "edits")
+
+
+def settings(sources):
+    """{section: {setting: value as text}} of what the numbers depend on, from the configuration and the tables."""
+    found = {section: dict(_flat(sources.config[section])) for section in SETTINGS}
+    extractions = sources.tables["keyvalue"]
+    if len(extractions):
+        templates = {
+            asks: sorted(set(rows.template))
+            for asks, rows in extractions.groupby(extractions.split.map(lambda split: SPLITS[split].asks))
+        }
+        found["keyvalue"] |= {f"template asking for the {asks}": _setting(own) for asks, own in templates.items()}
+        borne = extractions.groupby("model", sort=False).prefixes.unique()
+        found["keyvalue"]["prefixes used, the empty one included"] = ", ".join(
+            f"{sources.labels[model]} {_setting(sorted(own))}" for model, own in borne.items()
+        )
+    found["edits"] |= {"ridge, of the second moment's mean diagonal": f"{RIDGE:g}", "donor": DONOR}
+    return found
+
+
+def _flat(values, path=()):
+    """(name, text) of nested settings, names joined by commas."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, (*path, name))
+        else:
+            yield ", ".join((*path, name)).replace("_", " "), _setting(value)
+
+
+def _setting(value):
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_setting, value))
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def published(sources):
     """The published recall, and the numbers of runs kept with the paper."""
     table = sources.published.set_index("steps")
@@ -258,6 +295,7 @@ SECTIONS = {
     "keyvalue": numbers_memory.keyvalue,
     "symmetry": numbers_memory.symmetry,
     "edits": numbers_memory.edits,
+    "settings": settings,
     "rewriting": numbers_memory.rewriting,
     "published": published,
 }
@@ -287,6 +325,7 @@ FILES = {
     "symmetry": ["tables/symmetry.csv"],
     "edits": ["tables/edits.csv"],
     "rewriting": ["tables/rewriting.csv", "tables/gradients.csv"],
+    "settings": ["config.yaml", "tables/keyvalue.csv"],
     "published.recall": ["paper/table3.csv"],
     "published.kept": ["paper/reference"],
 }

@@ -3,8 +3,8 @@
 import math
 
 from ..data.facts import SPLITS
-from ..memory.vocabulary import BASE, CONCEPTS, PEAK
-from .findings import difference, judged, over_seeds
+from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, PEAK
+from .findings import judged, over_seeds
 
 SIGNIFICANT = 0.05
 MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
@@ -25,8 +25,10 @@ def keyvalue(sources):
                     "layer": int(layer),
                     "searches": len(rows),
                     "converged": rows.converged.mean(),
-                    "p_before": rows.p_before.median(),
-                    "p_after": rows.p_after.median(),
+                    "already": (rows.p_before >= sources.config["keyvalue"]["search"]["threshold"]).mean(),
+                    "moved": (rows.change**0.5).median(),  # |v* − z₀| / |z₀|
+                    "moved_most": (rows.change**0.5).max(),
+                    "prefixes": int(rows.prefixes.iloc[0]),
                     "improving": (rows.steps == most).mean(),  # when the search ended
                 }
     return {"models": found, "any": bool(found), "steps": most}
@@ -40,13 +42,14 @@ def _who(model, base):
 def symmetry(sources):
     """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
 
-    `pairing` counts the tests that ask whether the same facts correspond, `directions` those that ask only whether both
-    runs use the same directions of their space. `by_layer` has the pairing tests of every layer. `tests` is how many
-    are corrected together, and `least_p` what so many leave of the smallest p that the permutations can give.
+    The `name` and the `description` of a model are the two tests that were named beforehand; `comparisons` has all
+    statistics, for looking. `by_layer` has the named tests of every layer, corrected for their number.
     """
     table = sources.tables["symmetry"]
     table = table[table.value.notna()]
-    layers = table[table.layer != PEAK]
+    beyond = table[table.statistic == BEYOND]
+    table = table[table.statistic != BEYOND]
+    layers = table[(table.layer != PEAK) & (table.statistic == HEADLINE) & table.comparison.isin(CONCEPTS.values())]
     table = table[table.layer == PEAK]
     found = {"models": {}, "labels": {}}
     for (model, base), rows in table.groupby(["model", table.stage == BASE], sort=False):
@@ -55,43 +58,30 @@ def symmetry(sources):
             comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
             for comparison, part in rows.groupby("comparison", sort=False)
         }
-        corrected = {kind: [] for kind in ("pairing", "directions")}
-        for own in tests.values():
-            for statistic, test in own.items():
-                if not math.isnan(test["p_value"]):
-                    corrected["directions" if statistic == "subspace_overlap" else "pairing"].append(
-                        test["significant"]
-                    )
         found["labels"][who] = sources.labels[model] + (" before fine-tuning" if base else "")
         found["models"][who] = {
             "base": bool(base),
-            **{kind: {"tests": len(each), "significant": sum(each)} for kind, each in corrected.items()},
             "comparisons": tests,
             "by_layer": _by_layer(layers[(layers.model == model) & ((layers.stage == BASE) == base)]),
         }
         if set(CONCEPTS.values()) <= set(tests):
-            found["models"][who] |= {what: tests[pair]["debiased_cka"] for what, pair in CONCEPTS.items()}
-    found["any"] = any(own["pairing"]["tests"] for own in found["models"].values())
+            found["models"][who] |= {what: tests[pair][HEADLINE] for what, pair in CONCEPTS.items()}
+    found["any"] = any("name" in own for own in found["models"].values())
     found["permutations"] = sources.config["symmetry"]["permutations"]
-    found["tests"] = max(
-        (own["pairing"]["tests"] + own["directions"]["tests"] for own in found["models"].values()), default=0
-    )
-    found["least_p"] = found["tests"] / (1 + found["permutations"])
+    concepts = {pair: what for what, pair in CONCEPTS.items()}
     found["beyond_base"] = {
         model: {
-            concept: difference(found["models"][model][concept], found["models"][f"{model} base"][concept])
-            for concept in CONCEPTS
+            concepts[pair]: judged(over_seeds(part.value, part.ci_low, part.ci_high))
+            for pair, part in rows.groupby("comparison", sort=False)
         }
-        for model in sources.families
-        if all("name" in found["models"].get(who, {}) for who in (model, f"{model} base"))
+        for model, rows in beyond.groupby("model", sort=False)
     }
     return found
 
 
 def _by_layer(rows):
-    """For each layer how many tests ask whether the same facts correspond, and how many find it in every seed."""
-    tests = rows[(rows.statistic != "subspace_overlap") & rows.p_adjusted.notna()]
-    found = tests.p_adjusted.groupby([tests.layer.astype(int), tests.comparison, tests.statistic]).max() < SIGNIFICANT
+    """For each layer how many named tests there are, and how many find that the same facts correspond in every seed."""
+    found = rows.p_adjusted.groupby([rows.layer.astype(int), rows.comparison]).max() < SIGNIFICANT
     return [
         {"layer": int(layer), "tests": len(each), "significant": int(each.sum())}
         for layer, each in found.groupby(level=0)
@@ -99,36 +89,38 @@ def _by_layer(rows):
 
 
 def _test(rows):
-    p = rows.p_adjusted.max() if rows.p_adjusted.notna().all() else math.nan
+    """A test of the table: `p_value` is adjusted for the named tests where it is one, and as it is for looking."""
+    named = rows.p_adjusted.notna().all()
+    p = (rows.p_adjusted if named else rows.p_value).max()
     return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {
         "n": int(rows.n.min()),
         "chance": rows.null_mean.mean(),
         "p_value": p,
-        "significant": bool(p < SIGNIFICANT),
+        "p_raw": rows.p_value.max(),
+        "largest": rows.largest.max(),
+        "significant": bool(named and p < SIGNIFICANT),
     }
 
 
 def edits(sources):
     """What rank-one edits did, by the edited people's training, measure and statistic, before and after.
 
-    `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` has
-    the share of edits that take in the layer where most do, the groups' mean; and the largest share that holds in
-    reverse, of any layer and group. `search` has the share of edits whose search found a value there that gives the new
-    object a probability of at least `threshold`, and whether most searches `failed` in every layer.
+    `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` has the share of
+    edits that take in the layer, or layers, `where` most do, the groups' mean, and what `neighbours` still answer
+    there; and the largest share that holds in reverse, of any layer and group. `search` has the share of edits whose
+    search found a value there that gives the new object a probability of at least `threshold`, and whether most
+    searches `failed` in every layer.
     """
     table, peaks = sources.tables["edits"], sources.tables["symmetry"]
     pointed = set(peaks[peaks.layer == PEAK].model)
     found = {"models": {}, "any": bool(len(table))}
+    table = table[table.fact.isna()]
     asked = table[table.peak.astype(bool) & table.measure.isin(MEASURES)]
     for (model, group), rows in asked.groupby(["model", "group"], sort=False):
         measures = {}
         for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
-            before, after = (_outcome(part[part.when == when]) for when in ("before", "after"))
-            measures.setdefault(measure, {})[statistic] = {
-                "before": before,
-                "after": after,
-                "change": difference(after, before),
-            }
+            outcomes = {when: _outcome(own) for when, own in part.groupby("when", sort=False)}
+            measures.setdefault(measure, {})[statistic] = outcomes | {"change": judged(outcomes["change"])}
         measures = {measure: measures[measure] for measure in MEASURES if measure in measures}
         where = {"layer": int(rows.layer.iloc[0]), "points": model in pointed}
         own = found["models"].setdefault(model, where | {"groups": {}})
@@ -143,11 +135,17 @@ def edits(sources):
 
 
 def _best_layer(rows):
-    after = rows[(rows.when == "after") & (rows.statistic == "preferred")]
-    shares = after.groupby(["measure", "layer", "group"]).value.mean()
-    efficacy = shares["efficacy"].groupby("layer").mean()
-    most = {"efficacy": efficacy.max(), "reverse_anywhere": shares["reverse_new"].max()}
-    return most | {"layers": len(efficacy)}
+    shares = rows[rows.statistic == "preferred"].groupby(["when", "measure", "layer", "group"]).value.mean()
+    efficacy = shares["after", "efficacy"].groupby("layer").mean()
+    where = [int(layer) for layer in efficacy.index[efficacy == efficacy.max()]]
+    told = rows[(rows.statistic == "exact") & (rows.measure == "specificity") & rows.layer.isin(where)]
+    return {
+        "efficacy": efficacy.max(),
+        "where": where,
+        "neighbours": {when: own.value.mean() for when, own in told.groupby("when")},
+        "reverse_anywhere": shares["after", "reverse_new"].max(),
+        "layers": len(efficacy),
+    }
 
 
 def _outcome(rows):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ..data.facts import RECALL_SPLITS
-from ..memory.vocabulary import IN_ONE_SPACE
+from ..memory.vocabulary import CONCEPTS, IN_ONE_SPACE, REFERENCES
 from ..models.families import FAMILIES
 from . import phrases
 
@@ -214,25 +214,23 @@ def _peak(found):
 
 
 def symmetry(numbers):
-    """What the two directions share, comparison by comparison."""
-    head = _head("Model, comparison", "Debiased CKA", "RSA", "Partner nearest", "By chance", "Facts")
+    """What the two directions share, the named tests first, and the same within one direction."""
+    head = _head(
+        "Model, comparison", "Debiased CKA", "By chance", "p", "p, adjusted", "RSA", "Partner nearest", "Facts"
+    )
     body = []
     for who, own in numbers["symmetry"]["models"].items():
-        for comparison in IN_ONE_SPACE:
+        for comparison in (*CONCEPTS.values(), *IN_ONE_SPACE, *REFERENCES):
             found = own["comparisons"].get(comparison)
-            if found is None:
-                continue
-            tests = [found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1")]
-            shown = [_tested(_estimate(test), test) for test in tests[:2]] + [_tested(_share(tests[2]), tests[2])]
             label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
-            body.append([label, *shown, phrases.percent(tests[2]["chance"]), tests[0]["n"]])
+            if found is None or label in [row[0] for row in body]:
+                continue
+            cka, rsa, nearest = (found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1"))
+            adjusted = phrases.number(cka["p_value"], 3) if comparison in CONCEPTS.values() else "–"
+            shown = [_estimate(cka), phrases.number(cka["chance"]), phrases.number(cka["p_raw"], 3), adjusted]
+            by_chance = Markup("<br><small>") + phrases.percent(nearest["chance"]) + " by chance" + Markup("</small>")
+            body.append([label, *shown, _estimate(rsa), _share(nearest) + by_chance, cka["n"]])
     return Table(head, body, ("tables/symmetry.csv",))
-
-
-def _tested(shown, test):
-    if not phrases.known(test["p_value"]):
-        return shown
-    return shown + Markup("<br><small>") + phrases.p_value(test["p_value"]) + Markup("</small>")
 
 
 def edits(numbers):
@@ -245,13 +243,14 @@ def edits(numbers):
         "reverse_old": "reverse, old",
     }
     taught = {"both": "taught both ways", "p2d": "taught person to description", "d2p": "taught description to person"}
-    head = _head("Model, people, question", "Before", "After", "Change", "Edits")
+    head = _head("Model, people, question", "Before", "After", "Change", "Change of log p, nats", "Edits")
     body = []
     for model, own in numbers["edits"]["models"].items():
         for group, measures in own["groups"].items():
             for measure, found in measures.items():
                 preferred = found["preferred"]
                 shown = [_share(preferred[when]) for when in ("before", "after")] + [_gap(preferred["change"])]
+                shown.append(_estimate(found["log_p"]["change"], 1))
                 label = f"{numbers['study']['labels'][model]}, {taught[group]}, {asked[measure]}"
                 body.append([label, *shown, preferred["after"]["n"]])
     return Table(head, body, ("tables/edits.csv",))
@@ -296,6 +295,16 @@ def _value(value):
     return phrases.count(value) if isinstance(value, int) else value
 
 
+def settings(numbers):
+    """Every setting that the numbers depend on, as the configuration has it, and what was chosen by it."""
+    body = [
+        [f"{section}: {name}", value]
+        for section, values in numbers["settings"].items()
+        for name, value in values.items()
+    ]
+    return Table([[Cell("Setting"), Cell("Value")]], body, ("config.yaml", "tables/keyvalue.csv"))
+
+
 TABLES = {
     "models": models,
     "sampling": sampling,
@@ -307,5 +316,6 @@ TABLES = {
     "stages": stages,
     "symmetry": symmetry,
     "edits": edits,
+    "settings": settings,
     "rewriting": rewriting,
 }
