@@ -424,7 +424,7 @@ def test_figures_need_no_torch():
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
     before = dict(matplotlib.rcParams)
-    svg_of(DRAWN["canvas"](PLAIN), tmp_path)
+    svg_of(DRAWN["timeline"](PLAIN), tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -437,7 +437,7 @@ def test_the_settings_around_do_not_change_a_figure(tmp_path):
 
 def test_controls_and_broken_letters_become_visible(tmp_path):
     assert style.plain("a\nb\tc\x00\x7f\ud800\uffff") == "a↵b→c␀\ufffd\ufffd\ufffd"
-    ElementTree.fromstring(svg_of(DRAWN["canvas"](("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
+    ElementTree.fromstring(svg_of(DRAWN["timeline"](("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
 
 
 def test_wrapping_keeps_every_letter_and_no_line_is_too_long():

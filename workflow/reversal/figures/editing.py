@@ -71,7 +71,7 @@ def _by_edit(axes, table, measures, names, look):
         y = rows.measure.map(measures.index) + shift
         axes.plot(rows.value, y, look[name].marker, color=look[name].color, markersize=3.5, alpha=0.6)
     axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set(xlabel="change of log p (wanted answer) by each edit, nats", ylim=(len(measures) - 0.5, -0.5))
+    axes.set(xlabel="change of its log p by each edit, nats", ylim=(len(measures) - 0.5, -0.5))
     axes.grid(axis="x", color=PALE)
     axes.set_axisbelow(True)
 
