@@ -3,8 +3,8 @@
     python -m docs.keep studies/published.yaml
     python -m docs.keep FOLDER/study.yaml --costs-of "random weights of SMDM-1028M's shape"
 
-The post and the README show what lies under paper/reference/. Of the traces only the averages over steps are kept; of a
-run whose answers mean nothing, only what it cost.
+The post and the README show what lies under paper/reference/. Of the traces only the effects at t1 in nats are kept; of
+a run whose answers mean nothing, only what it cost.
 """
 
 import argparse
@@ -30,6 +30,8 @@ TABLES = (
     "recall_differences",
     "likelihood",
     "traced_facts",
+    "trace_maps",
+    "time",
     "symmetry",
     "edits",
     "rewriting",
@@ -71,9 +73,9 @@ def costs(results):
 
 
 def averages(traces):
-    """The rows of a table of traces that are averages over steps, of the probability under the leading corruption."""
+    """The rows of a table of traces that are about t1, in nats, under the leading corruption."""
     leading = traces.corruption == vocabulary.leading(traces.corruption)
-    return traces[leading & traces.step.isna() & (traces.stage == "all") & (traces.score == "probability")]
+    return traces[leading & (traces.stage == vocabulary.STAGES[0]) & (traces.score == "log_probability")]
 
 
 def told(file):

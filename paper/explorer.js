@@ -128,19 +128,20 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
         : "This study has no traces.";
       return;
     }
+    const kindAt = trace.kinds[corruption.value].indexOf(kind.value);
+    const traced = trace.effects[corruption.value][kindAt];
     const which = trace.steps.indexOf(at);
-    if (which < 0) {
-      const jumps = trace.steps.map((when) => {
-        const jump = element("button", "step " + when, { type: "button" });
+    if (which < 0 || which >= traced.length) {
+      const jumps = trace.steps.slice(0, traced.length).map((when, i) => {
+        const jump = element("button", "step " + when + " (" + trace.stages[i] + ")", { type: "button" });
         jump.addEventListener("click", () => { step.value = when; show(); step.focus(); });
         return jump;
       });
       holder.replaceChildren(...jumps);
-      told.textContent = "The canvas was traced where answer tokens are about to appear:";
+      told.textContent = "Such states were traced where answer tokens are about to appear:";
       return;
     }
-    const kindAt = trace.kinds[corruption.value].indexOf(kind.value);
-    const cells = trace.effects[corruption.value][kindAt][which];
+    const cells = traced[which];
     const layers = trace.layers;
     const most = Math.max(1, ...cells.map(Math.abs));
     const label = 150, top = 26, high = 17, wide = Math.min(34, Math.max(9, 330 / layers));
@@ -157,9 +158,9 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
     const ends = new Set(one.tokens.filter(([, , , , end]) => end).map(([text]) => text));
     rows.forEach(([role, place], line) => {
       const y = top + line * high;
-      const whole = role === "whole subject";
+      const whole = role.startsWith("whole");
       const ofSubject = role.endsWith("subject");
-      const token = whole ? "whole subject" : role.startsWith("masked") ? "▒▒"
+      const token = whole ? role : role.startsWith("masked") ? "▒▒"
         : ends.has(trace.tokens[place]) ? "∎" : visible(trace.tokens[place]);
       const name = drawn("text", { x: label - 6, y: y + 12, "text-anchor": "end" },
         (ofSubject ? "*" : "") + (token.length > 18 ? token.slice(0, 17) + "…" : token));
@@ -173,13 +174,13 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
         const filled = drawn("rect", {
           ...box, class: effect < 0 ? "cold" : "heat", "fill-opacity": (Math.abs(effect) / most).toFixed(3),
         });
-        filled.append(drawn("title", {}, token + " (" + role + "), layer " + layer + ": " + (effect / 1000).toFixed(3)));
+        filled.append(drawn("title", {}, token + " (" + role + "), layer " + layer + ": " + (effect / 100).toFixed(2) + " nats"));
         svg.append(filled, drawn("rect", { ...box, class: "cell", "pointer-events": "none" }));
       }
     });
-    const tell = (one) => (one.effect / 1000).toFixed(3) + " at “" + one.token + "” (" + one.role + ", layer " + one.layer + ")";
-    const summary = "Hiding the subject (*) takes " + (trace.total[corruption.value][which] / 1000).toFixed(3) +
-      " off the answer's probability. Putting one state back returns at most " +
+    const tell = (one) => (one.effect / 100).toFixed(1) + " at “" + one.token + "” (" + one.role + ", layer " + one.layer + ")";
+    const summary = "Hiding the subject (*) costs what is still to come of the answer " +
+      (trace.total[corruption.value][which] / 100).toFixed(1) + " nats. Putting one state back returns at most " +
       [best.subject, best.elsewhere].filter(Boolean).map(tell).join(", and ") + ".";
     svg.setAttribute("aria-label", "Heat map of effects by token and layer. " + summary);
     holder.replaceChildren(svg);

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import made_traces
 import numpy as np
 import pandas as pd
 import safetensors.numpy
@@ -13,14 +14,19 @@ import yaml
 from reversal.common.files import sha256
 from reversal.data.facts import RECALL_SPLITS
 from reversal.paper import sources, write
+from reversal.tracing import files as trace_files
+from reversal.tracing import tables as trace_tables
+from reversal.tracing import time_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
 FIGURES = [
     *("reversal_curse", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
-    *("trace_facts", "trace_average", "trace_steps", "edits", "one_memory"),
+    *("trace_facts", "trace_average", "trace_sides", "trace_windows", "edits", "one_memory"),
+    *("trace_alike", "hand_over", "hidden_steps"),
     *("symmetry_layers", "symmetry_retrieval"),
 ]
+OF_DIFFUSION = ("denoising_step", "timeline", "trace_alike", "hand_over", "hidden_steps")
 PAPER = {
     "title": "How are facts recalled?",
     "subtitle": "Tracing & more",
@@ -36,15 +42,6 @@ PAPER = {
 STEPS = [1, 4]
 TURNED = {"d2p_same": "p2d_reverse", "p2d_same": "d2p_reverse"}
 LAYERS = 2
-ROLES = [
-    "prior prompt",
-    "first subject",
-    "last subject",
-    "last prompt",
-    "masked answer",
-    "masked answer",
-    "whole subject",
-]
 
 
 def make(
@@ -86,8 +83,13 @@ def make(
     for name, changed in (change or {}).items():
         file = folder / f"tables/{name}.csv"
         changed(pd.read_csv(file)).to_csv(file, index=False)
-    figures = [name for name in FIGURES if "mdm" in models or name not in ("denoising_step", "timeline", "trace_steps")]
-    figures += [f"{run}_{name}" for run in kept for name in ("step_scaling", "trace_average")]
+    figures = [name for name in FIGURES if "mdm" in models or name not in OF_DIFFUSION]
+    figures += [
+        f"{run}_{name}"
+        for run in kept
+        for name, file in (("step_scaling", "step_scaling"), ("trace_average", "causal_trace"), ("hand_over", "time"))
+        if (ROOT / f"paper/reference/{run}/{file}.csv").is_file()
+    ]
     for name in figures:
         _write(folder / f"figures/{name}.svg", _svg(name))
         _write(folder / f"figures/{name}.txt", f'Shows "{name}" & <more>')
@@ -220,26 +222,32 @@ def _completions(folder, name, family, reverse, answered):
 def _traces(folder, name):
     rng = np.random.default_rng(len(name))
     for split in RECALL_SPLITS:
+        traces = []
         for row in sources.lines(folder / f"data/{split}.jsonl")[:2]:
-            steps = [0, 1]
             about = {
-                "fact": row["fact"],
                 "prompt": row["prompt"],
                 "tokens": ["Meet", row["prompt"], " </script>", ",", row["completion"], "", "<eos>"],
                 "subject": [1, 3],
                 "answer": [4, 6],
-                "t1": 0,
-                "t2": 1,
             }
-            described = {"about": about, "steps": steps, "roles": [ROLES] * 2, "kinds": {"gaussian": ["state", "mlp"]}}
-            arrays = {
-                "probability.clean": np.array([0.9, 0.95], np.float32),
-                "probability.gaussian.corrupted": np.array([0.1, 0.2], np.float32),
-                "probability.gaussian.restored": rng.random((2, 2, len(ROLES), LAYERS)).astype(np.float32),
-            }
-            file = folder / f"traces/{name}/seed_1/{split}/{row['fact']}.safetensors"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            safetensors.numpy.save_file(arrays, file, {"trace": json.dumps(described)})
+            traces.append(made_traces.trace(row["fact"], steps=2, layers=LAYERS, rng=rng, about=about))
+        facts = [trace.about["fact"] for trace in traces]
+        place = folder / f"traces/{name}/seed_1/{split}"
+        trace_files.write(traces, pd.DataFrame({"fact": facts}), made_traces.time(facts), place)
+
+
+def _traced(families):
+    """The tables that are made from traces: of nine facts a test."""
+    made = {"causal_trace": [], "trace_maps": [], "time": []}
+    facts = [f"fact-{number}" for number in range(9)]
+    for name, family in families.items():
+        rng = np.random.default_rng(len(name))
+        own = {split: [made_traces.trace(fact, layers=LAYERS, rng=rng) for fact in facts] for split in RECALL_SPLITS}
+        made["causal_trace"].append(trace_tables.aggregate(own, model=name, seed=1))
+        made["trace_maps"].append(trace_tables.maps({1: own}, model=name, rng=rng))
+        time = made_traces.time(facts, diffusion=family == "diffusion", layers=LAYERS)
+        made["time"] += [time_tables.aggregate(time, model=name, seed=1, split=split) for split in RECALL_SPLITS]
+    return {name: pd.concat(parts) for name, parts in made.items()}
 
 
 def _tables(folder, families, reverse, answered):
@@ -269,11 +277,11 @@ def _tables(folder, families, reverse, answered):
             for stage, entropy, about in (("pretrained", 3.0, "pretraining"), ("fine-tuned", 1.0, "study"))
         ],
         "traced_facts": [
-            {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "n": 9}
+            {"model": name, "seed": 1, "split": split, "corruption": corruption, "n": 9}
             | {"outcome": "traced" if answered else "not answered"}
-            for name, split in itertools.product(families, RECALL_SPLITS)
+            for name, split, corruption in itertools.product(families, RECALL_SPLITS, ("swap", "gaussian"))
         ],
-        "causal_trace": _effects(families) if answered else [],
+        **(_traced(families) if answered else dict.fromkeys(("causal_trace", "trace_maps", "time"), [])),
         "keyvalue": _extractions(families) if answered else [],
         "symmetry": _shared(families) if answered else [],
         "edits": _edits(families) if answered else [],
@@ -281,7 +289,9 @@ def _tables(folder, families, reverse, answered):
         "gradients": _gradients(families) if answered else [],
     }
     columns = {
-        "causal_trace": "model seed split direction kind corruption score stage step layer role n mean ci_low ci_high",
+        "causal_trace": " ".join(trace_tables.COLUMNS),
+        "trace_maps": " ".join(trace_tables.MAP_COLUMNS),
+        "time": " ".join(time_tables.COLUMNS),
         "keyvalue": "model seed stage split fact layer template prefixes change steps converged p_before p_after",
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
         "value ci_low ci_high null_mean p_value p_adjusted largest n",
@@ -359,23 +369,6 @@ def _differences(families, reverse):
         against = dict(zip(("against_model", "against_split", "against_steps"), other, strict=True))
         shares = {"first": ends[0], "second": ends[1], "difference": ends[0] - ends[1], "agree": 0.5}
         rows.append({"contrast": kind, **about, **against, **shares, **_around(ends[0] - ends[1])})
-    return rows
-
-
-def _effects(families):
-    rows = []
-    for name, split, stage in itertools.product(families, RECALL_SPLITS, ("first", "last", "all")):
-        about = {"model": name, "seed": 1, "split": split, "corruption": "gaussian", "score": "probability", "n": 9}
-        for kind, mean in (("clean", 0.9), ("corrupted", 0.2), ("total", 0.7 if stage == "first" else 0.3)):
-            rows.append(about | {"kind": kind, "stage": stage, "role": "all", "mean": mean} | _around(mean))
-        cells = itertools.product(
-            ("state", "mlp", "attn", "severed_mlp", "severed_attn"), dict.fromkeys(ROLES), range(LAYERS)
-        )
-        for i, (kind, role, layer) in enumerate(cells):
-            mean = 0.01 * (i % 7) + (0.4 if role == "last subject" and not kind.startswith("severed") else 0.0)
-            rows.append(
-                about | {"kind": kind, "stage": stage, "role": role, "layer": layer, "mean": mean} | _around(mean)
-            )
     return rows
 
 

@@ -1,5 +1,6 @@
 import functools
 import importlib
+import itertools
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+import made_traces
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,8 +33,8 @@ from reversal.figures import (
 )
 from reversal.memory import symmetry as statistics
 from reversal.recall import files as completion_files
-from reversal.tracing import files as trace_files
-from reversal.tracing import vocabulary
+from reversal.tracing import tables as trace_tables
+from reversal.tracing import time_tables, vocabulary
 
 MODELS = {"mdm": "diffusion", "ar": "autoregressive"}
 RECALL = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
@@ -152,33 +154,44 @@ def dataset(pair):
 
 def traced(pair, steps=3, layers=4, sign=1.0):
     """A trace of one fact by (model, split)."""
-    rng = np.random.default_rng(1)
-    roles = [*tracing.ROLES[:4], *tracing.ROLES[5:], "whole subject"]
+    roles = [*tracing.ROLES[:4], *tracing.ROLES[5:-1], *vocabulary.TOGETHER]
     tokens = ["Well", *(f" {word}" for word in pair[0].split()), " is", " known", " as", " the", "<eos>"]
-    tokens = (tokens + [" word"] * len(roles))[: len(roles) - 1]
-    arrays = {"probability.clean": np.linspace(0.5, 0.9, steps), "probability.gaussian.corrupted": np.full(steps, 0.1)}
-    arrays["probability.gaussian.restored"] = 0.1 + sign * 0.4 * rng.random((2, steps, len(roles), layers))
-    about = {"fact": pair[0], "prompt": pair[0], "tokens": tokens, "prompt_tokens": 6, "answer": [6, 9], "t1": 0}
-    about["t2"] = steps - 1
-    trace = trace_files.FactTrace(about, list(range(steps)), [roles] * steps, {"gaussian": ["state", "mlp"]}, arrays)
-    return {("mdm", "p2d_same"): [trace], ("mdm", "p2d_reverse"): [trace], ("ar", "p2d_same"): [trace]}
+    about = {"prompt": pair[0], "tokens": (tokens + [" word"] * len(roles))[: len(roles) - 2], "prompt_tokens": 6}
+    about |= {"answer": [6, 9]}
+    made = made_traces.trace(pair[0], roles=roles, steps=steps, layers=layers, about=about)
+    if sign < 0:
+        arrays = {name: 2 * made_traces.CORRUPTED - array for name, array in made.arrays.items() if "restored" in name}
+        made = made._replace(arrays=made.arrays | arrays)
+    return {("mdm", "p2d_same"): [made], ("mdm", "p2d_reverse"): [made], ("ar", "p2d_same"): [made]}
 
 
-def trace_table(seeds=(1,), layers=2):
-    rng = np.random.default_rng(2)
-    records = []
-    for model, split in (("mdm", "p2d_same"), ("mdm", "p2d_reverse"), ("ar", "p2d_same")):
-        for seed in seeds:
-            for stage in ("first", "middle", "last", "all"):
-                where = (model, seed, split, "gaussian", "probability", stage, np.nan)
-                for kind in ("state", "mlp", "attn"):
-                    for role in tracing.ROLES if model == "mdm" else tracing.ROLES[:8]:
-                        for layer in range(layers):
-                            mean = rng.random()
-                            records.append((*where, kind, role, layer, 9, mean, mean - 0.1, mean + 0.1))
-                records.append((*where, "total", "all", np.nan, 9, 0.9, 0.8, 0.95))
-    columns = ["model", "seed", "split", "corruption", "score", "stage", "step", "kind", "role", "layer", "n"]
-    return pd.DataFrame(records, columns=[*columns, "mean", "ci_low", "ci_high"])
+PANELS = (("mdm", "p2d_same"), ("mdm", "p2d_reverse"), ("mdm", "d2p_reverse"), ("ar", "p2d_same"))
+
+
+@functools.cache
+def trace_table(seeds=(1,), layers=2, corruption="swap"):
+    """A table of traces of three facts; who changes it takes a copy."""
+    kinds, tables = {corruption: ["state", "mlp", "attn"]}, []
+    for model, seed in itertools.product(("mdm", "ar"), seeds):
+        rng = np.random.default_rng(seed)
+        splits = [split for name, split in PANELS if name == model]
+        roles = [*tracing.ROLES[:-1], *vocabulary.TOGETHER[1:]] if model == "mdm" else made_traces.SOME_ROLES
+        own = {
+            split: [made_traces.trace(fact, kinds=kinds, roles=roles, layers=layers, rng=rng) for fact in "abc"]
+            for split in splits
+        }
+        tables.append(trace_tables.aggregate(own, model=model, seed=seed))
+    return pd.concat(tables)
+
+
+def time_table(layers=2):
+    parts = [
+        time_tables.aggregate(
+            made_traces.time("abc", diffusion=model == "mdm", layers=layers), model=model, seed=1, split=split
+        )
+        for model, split in PANELS
+    ]
+    return pd.concat(parts)
 
 
 def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "base")):
@@ -261,7 +274,11 @@ DRAWN = {
     "step_scaling": lambda pair: recall.step_scaling(scaling(), models=MODELS),
     "trace_facts": lambda pair: tracing.trace_facts(traced(pair), models=MODELS),
     "trace_average": lambda pair: tracing.trace_average(trace_table(), models=MODELS),
-    "trace_steps": lambda pair: tracing.trace_steps(trace_table(), models=MODELS),
+    "trace_sides": lambda pair: tracing.trace_sides(trace_table(), models=MODELS),
+    "trace_windows": lambda pair: tracing.trace_windows(trace_table(), models=MODELS),
+    "trace_alike": lambda pair: tracing.trace_alike(trace_table(), models=MODELS),
+    "hand_over": lambda pair: tracing.hand_over(time_table(), models=MODELS),
+    "hidden_steps": lambda pair: tracing.hidden_steps(time_table(), models=MODELS),
     "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
     "symmetry_retrieval": lambda pair: symmetry.symmetry_retrieval(retrieved(), models=MODELS),
     "edits": lambda pair: editing.edits(edited(), models=MODELS),
@@ -306,7 +323,12 @@ EDGES = {
     "effects unknown": lambda: tracing.trace_average(
         with_nans(trace_table(), "mean", "ci_low", "ci_high"), models=MODELS
     ),
-    "courses over forty layers": lambda: tracing.trace_steps(trace_table((1, 2), layers=30), models=MODELS),
+    "shares over forty layers": lambda: tracing.trace_sides(trace_table((1, 2), layers=30), models=MODELS),
+    "modules over forty layers": lambda: tracing.hidden_steps(time_table(layers=40), models=MODELS),
+    "no modules": lambda: tracing.hidden_steps(time_table().query("kind == 'subject'"), models=MODELS),
+    "no windows": lambda: tracing.trace_windows(trace_table().query("kind == 'state'"), models=MODELS),
+    "taught one way": lambda: tracing.trace_alike(trace_table().query("split == 'p2d_same'"), models=MODELS),
+    "revealed at once": lambda: tracing.hand_over(time_table().query("revealed == 0"), models=MODELS),
     "ten layers of one base": lambda: symmetry.symmetry_layers(
         compared(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),
@@ -318,7 +340,8 @@ EDGES = {
     "one memory of one model": lambda: sharing.one_memory(*rewritten(["ar"]), models=MODELS),
     "nothing rewritten": lambda: sharing.one_memory(*(table.head(0) for table in rewritten()), models=MODELS),
     "no edits": lambda: editing.edits(edited().head(0), models=MODELS),
-    "no courses": lambda: tracing.trace_steps(trace_table().head(0), models=MODELS),
+    "no shares": lambda: tracing.trace_sides(trace_table().head(0), models=MODELS),
+    "no time": lambda: tracing.hidden_steps(time_table().head(0), models=MODELS),
 }
 
 
@@ -510,17 +533,8 @@ def test_an_autoregressive_model_that_only_names_people_has_a_panel():
     assert panel.title == "AR reverse: description → person"
 
 
-def test_what_leads_is_drawn_where_there_is_no_noise():
-    drawing = tracing.trace_average(trace_table().assign(corruption="swap"), models=MODELS)
-    assert drawing.says == tracing.trace_average(trace_table(), models=MODELS).says
-    swapped = {
-        key: [
-            trace._replace(
-                kinds={"swap": trace.kinds["gaussian"]},
-                arrays={name.replace("gaussian", "swap"): array for name, array in trace.arrays.items()},
-            )
-            for trace in some
-        ]
-        for key, some in traced(PLAIN).items()
-    }
-    assert tracing.trace_facts(swapped, models=MODELS).says == tracing.trace_facts(traced(PLAIN), models=MODELS).says
+def test_what_leads_is_drawn_where_there_is_no_swap():
+    other = trace_table(corruption="gaussian")
+    assert tracing.trace_average(other, models=MODELS).says == tracing.trace_average(trace_table(), models=MODELS).says
+    both = pd.concat([trace_table(), other.assign(mean=99.0)])
+    assert tracing.trace_average(both, models=MODELS).says == tracing.trace_average(trace_table(), models=MODELS).says

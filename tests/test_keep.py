@@ -50,7 +50,7 @@ def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
     half = pd.read_csv(kept / "costs.csv").query("model != 'mdm'")
     assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.costs(half)
     traces = pd.read_csv(kept / "causal_trace.csv")
-    assert len(traces) and set(traces.stage) == {"all"}
+    assert len(traces) and set(traces.stage) == {"t1"} and set(traces.score) == {"log_probability"}
     numbers = json.loads((kept / "numbers.json").read_text())
     assert numbers["recall"]["at"]["mdm"]["p2d_reverse"]["estimate"] == pytest.approx(0.9)
     assert "example" not in numbers["study"]

@@ -140,6 +140,9 @@ def test_the_sentences_follow_the_numbers(tmp_path, options, says):
     assert not re.search(r" [.,;]|\.\.|;[a-z]", prose)
 
 
+TRACED = ("causal_trace", "traced_facts", "trace_maps", "time")
+
+
 def without(query):
     return lambda table: table.drop(table.query(query).index)
 
@@ -171,19 +174,19 @@ def ended(step):
     ("change", "says", "never"),
     [
         (
-            dict.fromkeys(["causal_trace", "traced_facts"], without("split.str.endswith('reverse')")),
+            dict.fromkeys(TRACED, without("split.str.endswith('reverse')")),
             "combinations of a person and a question we traced 18 of 18 in the MDM",
             "Whichever way a fact was taught",
         ),
         (
-            dict.fromkeys(["causal_trace", "traced_facts"], without("model == 'mdm'")),
+            dict.fromkeys(TRACED, without("model == 'mdm'")),
             "combinations of a person and a question we traced 0 of 0 in the MDM",
             "No answer of the MDM was traced",
         ),
         (
-            {"causal_trace": without("stage == 'last'")},
+            {"causal_trace": without("stage == 't2'")},
             "No answer of the MDM was traced at more than one step",
-            "stand in for the subject",
+            "comes to cost",
         ),
         (
             {"symmetry": without("layer == 'peak'")},

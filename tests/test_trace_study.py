@@ -1,28 +1,31 @@
 import math
 from dataclasses import replace
 
+import made_traces
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from reversal.common import contrasts
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.recall import ask
 from reversal.recall.sampling import Sampling
-from reversal.tracing import engine
+from reversal.tracing import effects, engine
 from reversal.tracing import files as trace_files
 from reversal.tracing import study as trace_study
 from reversal.tracing import tables as trace_tables
 from reversal.tracing.study import Tracing
-from reversal.tracing.vocabulary import KINDS, ROLES
+from reversal.tracing.vocabulary import AT_ONCE, KINDS, REVEALED, RIVAL, ROLES, TOGETHER, UNEQUAL
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
 SUBJECTS = {"a": "Ada Moss", "b": "Bea Fern", "c": "Cy Reed Vale", "d": "Di Holt"}
 TEMPLATES = ("Ask {} for", "Of {} we know that")
 CANVAS = 14
 SAMPLING, STEPS = Sampling(CANVAS, guidance=0.5), 4
-ALL = {"gaussian": list(KINDS), "mask": ["state", "mlp"], "swap": ["attn", "mlp"]}
+ALL = {"gaussian": ["state"], "mask": ["state", "mlp"], "swap": list(KINDS)}
+WINDOWS = (2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +34,9 @@ def tokenizer():
     return tokens.train_tokenizer([*names, *(f" {word}" for word in WORDS)] * 3, 400)
 
 
-def speaker(tokenizer, causal):
+def speaker(tokenizer, causal, layers=3):
     """A random network that says nothing but WORDS."""
-    net = network.new(causal=causal, vocab=len(tokenizer), width=16, layers=3, heads=2, mlp=32, seed=3)
+    net = network.new(causal=causal, vocab=len(tokenizer), width=16, layers=layers, heads=2, mlp=32, seed=3)
     said = [tokenizer(f" {word}")["input_ids"] for word in WORDS]
     assert all(len(ids) == 1 for ids in said)
     with torch.no_grad():
@@ -51,13 +54,11 @@ def asked(net, tokenizer, rows):
 
 
 def answer(net, tokenizer, row):
-    return trace_study.answer(net, tokenizer, row, *asked(net, tokenizer, [row]), most_steps=3)
+    return trace_study.answer(tokenizer, row, *asked(net, tokenizer, [row]))
 
 
-@pytest.fixture(scope="module", params=["mdm", "ar"])
-def spoken(request, tokenizer):
-    """A network, its tokenizer, and rows that it answers: what it says is declared right. Fact c is never answered."""
-    net = speaker(tokenizer, causal=request.param == "ar")
+def answered_rows(net, tokenizer):
+    """Rows that a network answers: what it says is declared right. Fact c is never answered."""
     rows = []
     for fact, subject in SUBJECTS.items():
         for template, pattern in enumerate(TEMPLATES):
@@ -68,13 +69,21 @@ def spoken(request, tokenizer):
             words = said["generation"].split()[1:4]  # the answer begins after a word, and ends before the last
             completion = " " + " ".join(words) if fact != "c" else " no"
             rows.append(Row(fact, template, prompt, completion, span, (1, len(completion))))
-    return net, tokenizer, rows
+    return rows
+
+
+@pytest.fixture(scope="module", params=["mdm", "ar"])
+def spoken(request, tokenizer):
+    """A network, its tokenizer, and rows that it answers, but for those of fact c."""
+    net = speaker(tokenizer, causal=request.param == "ar")
+    return net, tokenizer, answered_rows(net, tokenizer)
 
 
 @pytest.fixture(scope="module")
 def traced(spoken):
     net, tokenizer, rows = spoken
-    return trace_study.trace_split(net, tokenizer, rows, asked(net, tokenizer, rows), Tracing(ALL, draws=2, window=2))
+    completions = asked(net, tokenizer, rows)
+    return trace_study.trace_split(net, tokenizer, rows, completions, Tracing(ALL, draws=2, windows=WINDOWS))
 
 
 def is_mdm(spoken):
@@ -82,7 +91,7 @@ def is_mdm(spoken):
 
 
 def test_the_facts_that_are_answered_are_traced_and_the_others_say_why(spoken, traced):
-    traces, outcomes = traced
+    _, traces, outcomes = traced
     reason = {(row.fact, row.corruption): row.outcome for row in outcomes.itertuples()}
     assert [trace.about["fact"] for trace in traces] == ["a", "b", "d"]
     assert {reason["c", name] for name in ALL} == {"not answered"}
@@ -90,46 +99,125 @@ def test_the_facts_that_are_answered_are_traced_and_the_others_say_why(spoken, t
     assert reason["a", "mask"] == ("traced" if is_mdm(spoken) else "no mask token")
     counts = trace_tables.count_outcomes(outcomes)
     assert counts[counts.corruption == "gaussian"].n.sum() == len(SUBJECTS)
+    # Where the whole answer comes at once, nothing rests on what is revealed of it.
+    at_once = {trace.about["fact"] for trace in traces if trace.about["t1"] == trace.about["t2"]}
+    told = {fact for fact, beside in reason if beside == REVEALED and reason[fact, beside] == AT_ONCE}
+    assert told == at_once
+
+
+def the_row(rows, trace):
+    about = trace.about
+    return next(row for row in rows if (row.fact, row.template) == (about["fact"], about["template"]))
 
 
 def test_every_step_is_the_plain_trace_of_what_the_step_found(spoken, traced):
     net, tokenizer, rows = spoken
-    for trace in traced[0][:2]:
-        about = trace.about
-        row = next(row for row in rows if (row.fact, row.template) == (about["fact"], about["template"]))
-        found = answer(net, tokenizer, row)
-        ways = trace_study._ways(net, found, {}, Tracing({"gaussian": ["state"]}, draws=2))
-        noise = ways["gaussian"].args[2]
-        for i, (step, canvas) in enumerate(zip(found.steps, found.canvases, strict=True)):
-            if is_mdm(spoken):
-                wanted = {p: found.ids[p] for p in range(*found.answer) if canvas[p] == network.mask_id(net)}
-            else:
-                wanted = {len(canvas) - 1: found.ids[len(canvas)]}
+    for found, trace in list(zip(traced[0], traced[1], strict=True))[:2]:
+        corrupt = trace_study._ways(net, found, Tracing(ALL, draws=2))["swap"]
+        for i, step in enumerate(found.steps):
+            canvas, places = found.entering(net, step)
+            wanted = found.asked(net, places)
             assert wanted and step == trace.steps[i]
-            for k, kind in enumerate(ALL["gaussian"]):
+            embedded = engine.embed(net, canvas), corrupt(canvas)
+            subject, read = tuple(range(*found.subject)), tuple(place for place, _ in wanted)
+            groups = [*((place,) for place in range(len(canvas))), subject, read]
+            for kind in KINDS if i == 0 else ["state"]:
                 what, severed, *_ = KINDS[kind]
-                plain = engine.trace(
-                    net, canvas, subject=found.subject, answer=wanted, noise=noise, kind=what, severed=severed, window=2
+                [runs] = engine.restore(
+                    net, [engine.Problem(*embedded, wanted, groups)], kind=what, severed=severed, window=WINDOWS[0]
                 )
-                seen = trace.arrays["log_probability.gaussian.restored"][k, i]
-                np.testing.assert_allclose(seen[: len(canvas)], plain.log_restored, atol=1e-4)
-                embedded = engine.embed(net, canvas), engine.add_noise(net, canvas, found.subject, noise)
-                whole = engine.Problem(*embedded, wanted, [tuple(range(*found.subject))])
-                [runs] = engine.restore(net, [whole], kind=what, severed=severed, window=2)
-                np.testing.assert_allclose(seen[-1:], engine.score(runs).log_restored, atol=1e-4)
-                assert trace.arrays["probability.clean"][i] == pytest.approx(plain.clean, abs=1e-5)
-                assert trace.arrays["probability.gaussian.corrupted"][i] == pytest.approx(plain.corrupted, abs=1e-5)
+                plain, seen = engine.score(runs), trace.runs("swap", kind)
+                assert len(seen) == (len(found.steps) if kind == "state" else 1)
+                together = slice(None) if is_mdm(spoken) or i == 0 else slice(-1)  # the AR's answer is read as a whole
+                np.testing.assert_allclose(seen[i][together], plain.log_restored[together], atol=1e-4)
+                likely = trace.runs("swap", kind, score="probability")[i][together]
+                np.testing.assert_allclose(likely, plain.restored[together], atol=1e-5)
+                assert trace.arrays["log_probability.clean"][i] == pytest.approx(plain.log_clean, abs=1e-4)
+                assert trace.arrays["log_probability.swap.corrupted"][i] == pytest.approx(plain.log_corrupted, abs=1e-4)
+
+
+def test_both_families_are_asked_for_the_whole_answer_at_t1(spoken, traced):
+    net, tokenizer, rows = spoken
+    for found, trace in zip(traced[0], traced[1], strict=True):
+        first, end = found.answer
+        if is_mdm(spoken):
+            canvas = found.entering(net, found.t1)[0]
+            assert all(canvas[place] == network.mask_id(net) for place in range(first, end))
+            logs = network.logits(net, network.hidden(net, torch.tensor([canvas]))).log_softmax(-1)[0]
+            expected = sum(logs[place, found.ids[place]] for place in range(first, end))
+        else:
+            logs = network.logits(net, network.hidden(net, torch.tensor([found.ids]))).log_softmax(-1)[0]
+            expected = sum(logs[place - 1, found.ids[place]] for place in range(first, end))
+        assert trace.arrays["log_probability.clean"][0] == pytest.approx(expected.item(), abs=1e-3)
+
+
+def test_a_contrast_is_between_the_true_answer_and_the_partners(spoken, traced):
+    net, tokenizer, rows = spoken
+    for found, trace in zip(traced[0], traced[1], strict=True):
+        if found.rival is None:
+            assert "contrast.clean" not in trace.arrays
+            continue
+        ids = found.ids[: found.answer[0]] + found.rival
+        if is_mdm(spoken):
+            canvas, places = found.entering(net, found.t1)
+            seen, read = canvas, found.asked(net, places, found.rival)
+        else:
+            seen, read = ids, [(place - 1, ids[place]) for place in range(*found.answer)]
+        logs = network.logits(net, network.hidden(net, torch.tensor([seen]))).log_softmax(-1)[0]
+        rival = sum(logs[place, token] for place, token in read).item()
+        expected = trace.arrays["log_probability.clean"][0] - rival
+        assert trace.arrays["contrast.clean"][0] == pytest.approx(expected, abs=1e-3)
+
+
+def test_where_all_is_restored_the_share_is_one_and_where_nothing_is_it_is_none(spoken, traced):
+    _, traces, _ = traced
+    for trace in traces:
+        total = effects.total(trace, "swap")[0]
+        whole = trace.roles[0].index("whole answer")
+        returned = trace.effects("swap", "state")[0]
+        assert returned[whole, -1] == pytest.approx(total, abs=1e-3)  # the last layer's states are the prediction
+        assert returned[0, -1] == pytest.approx(0, abs=1e-4)  # and no other place is read there
+        lost = trace.arrays["log_probability.clean"][0] - trace.runs("swap", "state", reading="necessary")[0]
+        assert lost[whole, -1] == pytest.approx(total, abs=1e-3)
+        assert lost[0, -1] == pytest.approx(0, abs=1e-4)
+
+
+def test_on_a_network_with_one_path_what_suffices_is_what_is_needed(tokenizer):
+    """Attention in the last layer alone: below it the subject holds all that is known of it, and nothing else does."""
+    net = speaker(tokenizer, causal=False, layers=2)
+    with torch.no_grad():
+        network.attention(network.layers(net)[0]).o_proj.weight.zero_()
+    rows = answered_rows(net, tokenizer)
+    settings = Tracing({"swap": ["state"]})
+    _, traces, _ = trace_study.trace_split(net, tokenizer, rows, asked(net, tokenizer, rows), settings)
+    assert traces
+    for trace in traces:
+        total = effects.total(trace, "swap")[0]
+        assert abs(total) > 0.01
+        lost = trace.arrays["log_probability.clean"][0] - trace.runs("swap", "state", reading="necessary")[0]
+        for changed in (trace.effects("swap", "state")[0], lost):
+            for role, shares in (("whole subject", [1, 0]), ("whole answer", [0, 1])):
+                expected = np.multiply(shares, total)
+                np.testing.assert_allclose(changed[trace.roles[0].index(role)], expected, atol=1e-3)
+
+
+def test_wider_windows_are_traced_at_subject_and_answer_alone(traced):
+    for trace in traced[1]:
+        wide = trace.runs("swap", "mlp", window=WINDOWS[1])[0]
+        there = [trace.roles[0].index(role) for role in TOGETHER] + [trace.about["subject"][1] - 1]
+        assert np.isfinite(wide[there]).all() and np.isnan(np.delete(wide, there, 0)).all()
+        assert trace.runs("gaussian", "mlp") is None
 
 
 def test_the_answer_is_found_where_it_was_generated(spoken, traced):
-    for trace in traced[0]:
+    for trace in traced[1]:
         first, end = trace.about["answer"]
         assert "".join(trace.about["tokens"][first:end]) == trace.about["reference"]
         assert first > trace.about["prompt_tokens"]
 
 
 def test_steps_run_from_the_first_answer_token_to_the_last(spoken, traced):
-    for trace in traced[0]:
+    for trace in traced[1]:
         t1, t2, steps = trace.about["t1"], trace.about["t2"], trace.steps
         assert steps[0] == t1 and steps[-1] == t2 and steps == sorted(set(steps))
         if not is_mdm(spoken):
@@ -141,23 +229,20 @@ def test_steps_run_from_the_first_answer_token_to_the_last(spoken, traced):
 
 
 def test_each_position_has_one_role(spoken, traced):
-    for trace in traced[0]:
+    for trace in traced[1]:
         about = trace.about
-        for step, row in zip(trace.steps, trace.roles, strict=True):
+        for row in trace.roles:
             first, end = about["subject"]
             assert row[end - 1] == "last subject" and row[first] in ("first subject", "last subject")
             assert row[about["prompt_tokens"] - 1] in ("last prompt", "last subject")
-            assert {role for role in row if role} <= set(ROLES)
-            assert row.index("whole subject") == len(row) - 1
-            if is_mdm(spoken):
-                assert None not in row
-            else:
-                assert row.index(None) == about["prompt_tokens"] + step if None in row else True
+            assert set(row) <= set(ROLES)
+            assert tuple(row[-2:]) == TOGETHER
+            # An autoregressive network is given all of its answer but the last token.
+            assert is_mdm(spoken) or len(row) - 2 == about["answer"][1] - 1
 
 
-def question(subject, prompt, answer, canvas=10):
-    ids = list(range(canvas))
-    return trace_study.Answered(None, ids, prompt, subject, answer, 0, 0, [0], [ids])
+def question(subject, prompt, answer):
+    return trace_study.Answered(None, {"ids": list(range(10))}, prompt, subject, answer, [0])
 
 
 @pytest.mark.parametrize(
@@ -179,12 +264,12 @@ def test_roles_of_the_prompt(subject, expected):
     found = question(subject, prompt=6, answer=(7, 9))
     canvas = [0, 1, 2, 3, 4, 5, 6, 99, 8, 99]
     after = ["revealed canvas", "masked answer", "revealed answer", "masked canvas"]
-    assert trace_study.roles(found, canvas, 10, 99, reader=6) == expected + after
+    assert trace_study.roles(found, canvas, 99, reader=6) == expected + after
 
 
 def test_where_the_subject_ends_the_prompt_an_autoregressive_network_reads_the_answer_off_it():
     found = question((4, 6), prompt=6, answer=(7, 9))
-    assert trace_study.roles(found, [0] * 8, 8, None, reader=5)[3:7] == [
+    assert trace_study.roles(found, [0] * 8, None, reader=5)[3:7] == [
         "prior prompt",
         "first subject",
         "last prompt",
@@ -208,30 +293,29 @@ def test_the_chosen_prompts_are_answered_ones_of_many_templates():
 
 def test_a_swap_partner_is_another_subject_of_as_many_tokens_in_the_same_template():
     row = Row("b", 0, "Who", " me", (0, 3), (1, 3))
-    subjects = {0: {"a": [1, 2], "b": [3, 4], "c": [3, 4], "d": [5], "e": [6, 7]}, 1: {"d": [8, 9], "b": [3, 4]}}
-    assert trace_study.swap_partner(row, subjects) == [6, 7]
-    assert trace_study.swap_partner(row, {0: {"b": [1], "c": [2, 3]}}) is None
+    found = question((0, 2), 6, (7, 9))._replace(row=row)
+    subjects = {"a": [1, 2], "b": [3, 4], "c": [3, 4], "d": [5], "e": [6, 7], "f": [8, 9]}
+    answers = {"e": [1, 2, 3], "f": [1, 2]}
+    people = {fact: trace_study.Partner(ids, answers.get(fact, [0])) for fact, ids in subjects.items()}
+    # One whose answer has as many tokens comes first, the next one where there is none.
+    assert trace_study.swap_partner(found, {0: people, 1: {}}) == people["f"]
+    assert trace_study.swap_partner(found._replace(answer=(7, 8)), {0: people}) == people["a"]
+    assert trace_study.swap_partner(found, {0: {"b": people["b"], "d": people["d"]}}) is None
 
 
 @pytest.mark.parametrize("name", ["mask", "swap"])
 def test_a_replaced_subject_is_scored_as_if_it_stood_there(spoken, traced, name):
     net, tokenizer, rows = spoken
-    subjects = trace_study._subjects(tokenizer, rows)
-    traces = [trace for trace in traced[0] if name in trace.kinds]
-    assert traces or not is_mdm(spoken)
-    for trace in traces:
-        about = trace.about
-        row = next(row for row in rows if (row.fact, row.template) == (about["fact"], about["template"]))
-        found = answer(net, tokenizer, row)
-        canvas, (first, end) = found.canvases[0], found.subject
-        tokens = trace_study.swap_partner(row, subjects) if name == "swap" else [network.mask_id(net)] * (end - first)
+    for found, trace in zip(traced[0], traced[1], strict=True):
+        if name not in trace.kinds:
+            assert not is_mdm(spoken)
+            continue
+        (canvas, places), (first, end) = found.entering(net, found.t1), found.subject
+        tokens = found.partner.subject if name == "swap" else [network.mask_id(net)] * (end - first)
         seen = torch.tensor([[*canvas[:first], *tokens, *canvas[end:]]])
         logs = network.logits(net, network.hidden(net, seen)).log_softmax(-1)[0]
-        if is_mdm(spoken):
-            expected = sum(logs[p, found.ids[p]] for p in range(*found.answer))
-        else:
-            expected = logs[-1, found.ids[len(canvas)]]
-        assert trace.arrays[f"log_probability.{name}.corrupted"][0] == pytest.approx(expected.item(), abs=1e-4)
+        expected = sum(logs[place, token] for place, token in found.asked(net, places))
+        assert trace.arrays[f"log_probability.{name}.corrupted"][0] == pytest.approx(expected.item(), abs=1e-3)
 
 
 def test_noise_depends_on_fact_and_seed_alone(spoken):
@@ -239,7 +323,7 @@ def test_noise_depends_on_fact_and_seed_alone(spoken):
     settings, completions = Tracing({"gaussian": ["state"]}, draws=2), asked(net, tokenizer, rows)
 
     def trace(**changes):
-        return trace_study.trace_split(net, tokenizer, rows, completions, replace(settings, **changes))
+        return trace_study.trace_split(net, tokenizer, rows, completions, replace(settings, **changes))[1:]
 
     name = "probability.gaussian.corrupted"
     whole, _ = trace()
@@ -250,30 +334,54 @@ def test_noise_depends_on_fact_and_seed_alone(spoken):
     assert not np.allclose(fewer[0].arrays[name], other[0].arrays[name], rtol=1e-3)
 
 
-def test_short_answers_are_left_out(spoken):
+def test_what_cannot_be_traced_is_told_and_stops_nothing(spoken):
     net, tokenizer, rows = spoken
-    settings = Tracing({"gaussian": ["state"]}, least_tokens=4)
-    traces, outcomes = trace_study.trace_split(net, tokenizer, rows, asked(net, tokenizer, rows), settings)
-    assert traces == []
-    assert sorted(outcomes.outcome) == ["not answered"] + ["too few answer tokens"] * 3
-    assert trace_tables.aggregate(traces, model="m", seed=0, split="p2d_same").empty
+    completions = asked(net, tokenizer, rows)
+
+    def outcomes(rows, completions, **changes):
+        settings = Tracing(**{"corruptions": {"swap": ["state"]}} | changes)
+        found, traces, told = trace_study.trace_split(net, tokenizer, rows, completions, settings)
+        assert trace_tables.aggregate({"p2d_same": traces}, model="m", seed=0).empty == (not traces)
+        return traces, {(row.fact, row.corruption): row.outcome for row in told.itertuples()}
+
+    traces, short = outcomes(rows, completions, least_tokens=4)
+    assert traces == [] and sorted(short.values()) == ["not answered"] + ["too few answer tokens"] * 3
+    traces, alone = outcomes(rows[:2], completions[:2], corruptions={"swap": ["state"], "gaussian": ["state"]})
+    assert alone["a", "swap"] == alone["a", RIVAL] == "no swap partner" and alone["a", "gaussian"] == "traced"
+    assert list(traces[0].kinds) == ["gaussian"]
+    traces, empty = outcomes([], [])
+    assert traces == [] and empty == {}
+
+
+def test_a_rival_answer_of_another_length_is_told_as_such(spoken):
+    net, tokenizer, rows = spoken
+    longer = [
+        replace(row, completion=" birch cedar delta ember", answer=(1, 24)) if row.fact != "a" else row for row in rows
+    ]
+    completions = [
+        one | {"correct": row.fact == "a"} for row, one in zip(rows, asked(net, tokenizer, rows), strict=True)
+    ]
+    _, _, told = trace_study.trace_split(net, tokenizer, longer, completions, Tracing({"swap": ["state"]}))
+    assert list(told[told.corruption == RIVAL].outcome) == [UNEQUAL]
 
 
 def test_traces_come_back_from_disk_as_they_were(traced, tmp_path):
-    traces, outcomes = traced
+    _, traces, outcomes = traced
     (tmp_path / "old.safetensors").write_bytes(b"")
-    trace_files.write(traces, outcomes, tmp_path)
+    needed = pd.DataFrame({"fact": ["a"], "value": [0.5]})
+    trace_files.write(traces, outcomes, needed, tmp_path)
     again, said = trace_files.read(tmp_path), trace_files.read_outcomes(tmp_path)
     pd.testing.assert_frame_equal(said, outcomes)
+    pd.testing.assert_frame_equal(trace_files.read_time(tmp_path), needed)
     for one, other in zip(again, traces, strict=True):
-        assert one[:4] == other[:4]
+        assert one[:5] == other[:5]
         assert one.arrays.keys() == other.arrays.keys()
-        assert all((one.arrays[name] == other.arrays[name]).all() for name in one.arrays)
+        assert all(np.array_equal(one.arrays[name], other.arrays[name], equal_nan=True) for name in one.arrays)
 
 
 @pytest.fixture(scope="module")
 def table(traced):
-    return trace_tables.aggregate(traced[0], model="m", seed=7, split="p2d_same")
+    return trace_tables.aggregate({"p2d_same": traced[1]}, model="m", seed=7)
 
 
 def value_of(table, **where):
@@ -283,46 +391,77 @@ def value_of(table, **where):
     return row
 
 
-def test_the_table_has_the_means_over_facts(traced, table):
-    traces, _ = traced
+def test_the_table_has_means_over_facts_and_ratios_of_means(traced, table):
+    _, traces, _ = traced
     assert list(table.columns) == trace_tables.COLUMNS
     assert set(table.direction) == {"p2d"} and set(table.seed) == {7}
-    each = []
+    returned, lost, costs = [], [], []
     for trace in traces:
-        at = [row.index("last subject") for row in trace.roles]
-        kinds = trace.kinds["gaussian"]
-        restored = trace.arrays["probability.gaussian.restored"][kinds.index("mlp"), :, :, 1]
-        corrupted = trace.arrays["probability.gaussian.corrupted"]
-        each.append(np.mean([restored[i, place] - corrupted[i] for i, place in enumerate(at)]))
-    asked = {"kind": "mlp", "corruption": "gaussian", "score": "probability", "role": "last subject", "layer": 1}
-    row = value_of(table, **asked, stage="all", step=None)
-    assert row.n == 3
-    assert row.mean == pytest.approx(np.mean(each), abs=1e-6)
+        place, low = trace.roles[0].index("last subject"), trace.arrays["log_probability.swap.corrupted"][0]
+        returned.append(trace.runs("swap", "mlp")[0, place, 1] - low)
+        clean = trace.arrays["log_probability.clean"][0]
+        lost.append(clean - trace.runs("swap", "mlp", reading="necessary")[0, place, 1])
+        costs.append(clean - low)
+    site = {"kind": "mlp", "corruption": "swap", "score": "log_probability", "role": "last subject", "layer": 1}
+    site |= {"stage": "t1", "window": WINDOWS[0]}
+    row = value_of(table, **site, reading="indirect")
+    assert row.n == 3 and row.mean == pytest.approx(np.mean(returned), abs=1e-4)
     assert row.ci_low <= row.mean <= row.ci_high
+    whole = {"corruption": "swap", "score": "log_probability", "stage": "t1", "reading": "whole"}
+    total = value_of(table, **whole, kind="total")
+    assert total.role == "all" and total.layer is pd.NA
+    assert total.mean == pytest.approx(np.mean(costs), abs=1e-4)
+    if contrasts.verdict(total.ci_low, total.ci_high) != "unclear":  # a share of nothing is none
+        share, needed = (value_of(table, **site, reading=reading).mean for reading in ("recovered", "necessary"))
+        assert share == pytest.approx(np.sum(returned) / np.sum(costs), abs=1e-4)
+        assert needed == pytest.approx(np.sum(lost) / np.sum(costs), abs=1e-4)
 
 
-def test_the_table_has_the_total_effect(traced, table):
-    each = [
-        np.mean(trace.arrays["log_probability.clean"] - trace.arrays["log_probability.gaussian.corrupted"])
-        for trace in traced[0]
+def test_a_change_is_taken_fact_by_fact(traced, table):
+    later = [trace for trace in traced[1] if trace.about["t1"] != trace.about["t2"]]
+    gaps = [totals[-1] - totals[0] for totals in (effects.total(trace, "swap") for trace in later)]
+    whole = {"corruption": "swap", "score": "log_probability", "reading": "whole"}
+    row = value_of(table, **whole, kind="change", stage="t2")
+    assert row.n == len(later) and row.mean == pytest.approx(np.mean(gaps), abs=1e-4)
+
+
+def test_the_same_people_asked_both_ways_are_compared_fact_by_fact():
+    rng = np.random.default_rng(0)
+    forward, reverse = ([made_traces.trace(fact, rng=rng) for fact in facts] for facts in ("abcd", "bcde"))
+    table = trace_tables.aggregate({"p2d_same": forward, "p2d_reverse": reverse}, model="m", seed=1)
+    rows = table[(table.reading == "turned") & (table.kind == "state") & (table.role == "last subject")]
+    place = made_traces.SOME_ROLES.index("last subject")
+    gaps = [
+        forward[i + 1].effects("swap", "state")[0, place, 0] - reverse[i].effects("swap", "state")[0, place, 0]
+        for i in range(3)
     ]
-    row = value_of(table, kind="total", corruption="gaussian", score="log_probability", stage="all", step=None)
-    assert row.role == "all" and row.layer is pd.NA
-    assert row.mean == pytest.approx(np.mean(each), abs=1e-5)
+    row = value_of(rows, split="p2d_same", layer=0)
+    assert row.n == 3 and row.mean == pytest.approx(np.mean(gaps), abs=1e-4)
+    assert value_of(rows, split="p2d_reverse", layer=0).mean == pytest.approx(-row.mean)
 
 
-def test_rows_of_one_step_count_the_facts_traced_at_it(traced, table):
-    totals = table[(table.kind == "total") & (table.corruption == "gaussian") & (table.score == "probability")]
-    for row in totals[totals.step.notna()].itertuples():
-        assert row.n == sum(row.step in trace.steps for trace in traced[0])
-    stages = totals[totals.step.isna() & totals.stage.isin(["first", "only"])]
-    assert stages.n.sum() == len(traced[0])
+def test_maps_tell_how_sure_how_concentrated_and_how_alike_they_are():
+    rng = np.random.default_rng(0)
+    one_site = [
+        made_traces.with_effects([0.0, 9.0 + i / 9], kind="state", fact=fact) for i, fact in enumerate("abcdef")
+    ]
+    spread = [made_traces.trace(fact, rng=rng) for fact in "ghijkl"]
+    splits = {"p2d_same": one_site, "d2p_reverse": spread}
+    found = trace_tables.maps({1: splits, 2: splits}, model="m", rng=rng)
+    states = found[(found.kind == "state") & (found.seed == 1)]
+    sites = states[states.statistic == "participation"].set_index("split").value
+    assert sites["p2d_same"] == pytest.approx(1) and sites["d2p_reverse"] > 3
+    peaks = states[states.statistic == "peak"].set_index("split")
+    assert peaks.place["p2d_same"] == "here" and peaks.layer["p2d_same"] == 1
+    alike = states[(states.split == "p2d_same") & (states.statistic == "correlation")].set_index("other").value
+    assert alike["seed_2"] == pytest.approx(1, abs=1e-3) and alike["d2p_reverse"] < 0.9
+    assert states[(states.split == "p2d_same") & (states.statistic == "split_half")].value.item() > 0.99
 
 
 def test_revealed_answers_have_no_role_before_there_are_any(spoken, table):
-    first = table[(table.stage == "first") & table.step.isna()]
-    assert "revealed answer" not in set(first.role)
-    assert "revealed answer" in set(table[table.stage == "last"].role)
+    first, last = (set(table[table.stage == stage].role) for stage in ("t1", "t2"))
+    assert ("revealed answer" in first) == (not is_mdm(spoken))  # an autoregressive network is given its answer
+    assert "revealed answer" in last
 
 
 @pytest.mark.parametrize(
@@ -331,7 +470,8 @@ def test_revealed_answers_have_no_role_before_there_are_any(spoken, table):
         ({"corruptions": {"noise": ["state"]}}, "corruption 'noise' is unknown"),
         ({"corruptions": {"mask": ["heads"]}}, "kind 'heads' of 'mask'"),
         ({"corruptions": {"mask": []}}, "has no kinds"),
-        ({"most_steps": 0}, "most_steps is 0"),
+        ({"draws": 0}, "draws is 0"),
+        ({"windows": []}, "windows is empty"),
     ],
 )
 def test_settings_that_cannot_be_are_told_in_one_line(change, message):

@@ -8,7 +8,8 @@ EVIDENCE = {
         "<results>/tables/{table}.csv",
         table=[
             *("step_scaling", "recall_differences", "likelihood", "probe"),
-            *("causal_trace", "traced_facts", "keyvalue", "symmetry", "edits", "rewriting", "gradients"),
+            *("causal_trace", "traced_facts", "trace_maps", "time"),
+            *("keyvalue", "symmetry", "edits", "rewriting", "gradients"),
         ],
     ),
     "models": expand("<results>/models/{first}", first=FIRST),

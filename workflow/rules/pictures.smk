@@ -63,7 +63,9 @@ FIGURES = {
     "training_curves": Figure("Training", "Recall", "recall", HISTORIES, SEVERAL),
     "step_scaling": Figure("Recall against denoising steps", "Recall", "recall", RECALL_BY_STEPS),
     "trace_facts": Figure("One fact traced", "Causal tracing", "tracing", TRACES),
-    "trace_average": of_table("Average indirect effects", "Causal tracing", "tracing", "causal_trace"),
+    "trace_average": of_table("Average effects", "Causal tracing", "tracing", "causal_trace"),
+    "trace_sides": of_table("What suffices and what is needed", "Causal tracing", "tracing", "causal_trace"),
+    "trace_windows": of_table("Several layers together", "Causal tracing", "tracing", "causal_trace"),
     "symmetry_layers": of_table("Symmetry by layer", "Symmetry", "symmetry", "symmetry"),
     "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry", "symmetry", "symmetry_retrieval"),
     "one_memory": Figure("One memory or two", "One memory or two", "sharing", SHARING),
@@ -79,9 +81,17 @@ if DIFFUSION:
     FIGURES |= {
         "denoising_step": Figure("One step of denoising", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
         "timeline": Figure("A generation step by step", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
-        "trace_steps": of_table("Effects over denoising steps", "Causal tracing", "tracing", "causal_trace"),
+        "trace_alike": of_table("Taught the one way and the other", "Causal tracing", "tracing", "causal_trace"),
+        "hand_over": of_table("From the subject to the answer's own tokens", "Causal tracing", "tracing", "time"),
+        "hidden_steps": of_table("When the subject is needed", "Causal tracing", "tracing", "time"),
     }
+OF_KEPT = [
+    ("recall", "recall", "step_scaling", "step_scaling"),
+    ("average effects", "tracing", "trace_average", "causal_trace"),
+    ("from the subject to the answer's own tokens", "tracing", "hand_over", "time"),
+]
 for run in KEPT_RUNS:
-    FIGURES[f"{run}_step_scaling"] = of_kept(run, "recall", "recall", "step_scaling", "step_scaling")
-    FIGURES[f"{run}_trace_average"] = of_kept(run, "average effects", "tracing", "trace_average", "causal_trace")
+    for title, module, like, file in OF_KEPT:
+        if (ROOT / f"paper/reference/{run}/{file}.csv").is_file():
+            FIGURES[f"{run}_{like}"] = of_kept(run, title, module, like, file)
 ABLATIONS = {"ablations": of_table("Choices of the sampler", "Recall", "ablation", "ablations")}

@@ -4,7 +4,8 @@ TRACED_SPLITS = config["tracing"]["splits"]
 
 
 rule trace:
-    """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact."""
+    """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact.
+    Hide it for some of the steps, and see what is still recalled."""
     input:
         model="<results>/models/{model}/seed_{seed}",
         rows=expand("<results>/data/{split}.jsonl", split=TRACED_SPLITS),
@@ -23,8 +24,13 @@ rule trace:
         gpu=1,
     params:
         settings={
-            name: config["tracing"][name] for name in config["tracing"] if name not in ("splits", "sampling_steps")
+            name: config["tracing"][name]
+            for name in config["tracing"]
+            if name not in ("splits", "sampling_steps", "time")
         },
+        time=config["tracing"]["time"],
+        sampling=own_sampling,
+        precision=config["precision"],
         # Which completions are traced; an autoregressive model's have no number of steps.
         steps=lambda wildcards: None if is_causal(wildcards) else config["tracing"]["sampling_steps"],
     script:
@@ -32,12 +38,15 @@ rule trace:
 
 
 rule aggregate:
-    """Average effects over facts by role, layer and step, with intervals; and why facts were not traced."""
+    """Average effects over facts by role, layer and stage, with intervals; how sure they are, when the subject is
+    needed, and why facts were not traced."""
     input:
         traces=expand("<results>/traces/{trained}", trained=TRAINED),
         code=library("aggregate"),
     output:
         effects="<results>/tables/causal_trace.csv",
+        maps="<results>/tables/trace_maps.csv",
+        time="<results>/tables/time.csv",
         facts="<results>/tables/traced_facts.csv",
     log:
         "<results>/logs/aggregate.log",
@@ -47,6 +56,7 @@ rule aggregate:
     params:
         trained=TRAINED,
         splits=TRACED_SPLITS,
+        seed=config["tracing"]["seed"],
     script:
         "../scripts/aggregate.py"
 

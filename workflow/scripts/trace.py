@@ -1,4 +1,4 @@
-"""Trace the facts that one model answers, split by split."""
+"""Trace the facts that one model answers, split by split, and ask when their subjects are needed."""
 
 from pathlib import Path
 
@@ -6,15 +6,20 @@ from reversal.common import jobs
 from reversal.data import facts
 from reversal.models import network
 from reversal.recall import files as completion_files
+from reversal.recall.sampling import Sampling
 from reversal.tracing import files as trace_files
 from reversal.tracing.study import Tracing, trace_split
+from reversal.tracing.time import Timing, when_needed
 
 with jobs.job(snakemake) as job:
     net, tokenizer = network.load(snakemake.input.model)
-    settings, steps = Tracing(**snakemake.params.settings), snakemake.params.steps
+    settings, timing = Tracing(**snakemake.params.settings), Timing(**snakemake.params.time)
+    sampling = {name: value for name, value in snakemake.params.sampling.items() if name != "steps"}
+    sampling, steps = Sampling(**sampling, precision=snakemake.params.precision), snakemake.params.steps
     completions = completion_files.read(snakemake.input.completions)
     for file in snakemake.input.rows:
         split, rows = Path(file).stem, facts.read(file)
         answers = completion_files.of(completions, split=split, steps=steps)
-        traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
-        trace_files.write(traces, outcomes, Path(snakemake.output[0]) / split)
+        found, traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
+        needed = when_needed(net, tokenizer, found, traces, sampling, steps, timing)
+        trace_files.write(traces, outcomes, needed, Path(snakemake.output[0]) / split)

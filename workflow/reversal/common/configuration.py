@@ -1,6 +1,7 @@
 """Check a configuration against the schema and tell what is wrong in one line: where, what it is, what is allowed."""
 
 import difflib
+import json
 import math
 from pathlib import Path
 
@@ -65,11 +66,38 @@ def _impossible(config):
     if traced not in steps and any(m["family"] == "diffusion" for m in config["models"].values()):
         allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
+    for section in ("keyvalue", "edits"):
+        yield from _too_deep(config, section)
+    for path in _unbounded(config):
+        yield path, f"{_dotted(path)} is no number; allowed: a finite one"
     kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))
     for i, name in enumerate(config["paper"]["kept"]):
         if name not in kept:
             allowed = f"runs kept with their numbers: {', '.join(kept)}"
             yield ["paper", "kept", i], f"paper.kept[{i}] is {name!r}; allowed: {allowed}"
+
+
+def _too_deep(config, section):
+    """Layers that a model lacks; how many it has is known of networks made here and of those in a folder here."""
+    layers = config[section]["layers"]
+    for name, model in config["models"].items() if isinstance(layers, list) else ():
+        depth = config["network"]["layers"] if model["base"] in ("pretrain", "scratch") else math.inf
+        file = Path(model["folder"]) / "config.json" if model["base"] == "folder" else None
+        if file and file.is_file():
+            depth = json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf)
+        for i, layer in enumerate(layers):
+            if layer >= depth:
+                place = [section, "layers", i]
+                yield place, f"{_dotted(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
+
+
+def _unbounded(value, path=()):
+    """The places of numbers that are none, or without bound: YAML has them, and no comparison refuses them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield list(path)
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from _unbounded(part, (*path, key))
 
 
 def _too_wide(config, name, model):

@@ -1,4 +1,4 @@
-"""Where facts come from inside the models: causal traces of single facts, on average, and over steps."""
+"""Where facts come from inside the models, in nats: causal traces of single facts, on average, and over steps."""
 
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from .style import (
     PALE,
     POINTS,
     SIGNED,
+    SKY,
     SMALL,
     TRAINED,
     VERMILLION,
@@ -26,14 +27,14 @@ from .style import (
     ink_on,
     looks,
     nothing,
-    offsets,
     plain,
     shown_token,
     styled,
 )
 
-WHOLE = "whole subject"
+WHOLE, ANSWER = vocabulary.TOGETHER
 AFTER = vocabulary.ROLES.index("last subject") + 1
+# What is restored together stands after its parts.
 ROLES = [*vocabulary.ROLES[:AFTER], WHOLE, *(role for role in vocabulary.ROLES[AFTER:] if role != WHOLE)]
 KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.WHOLE}
 # The same people asked both ways, where they were traced; otherwise what there is.
@@ -43,7 +44,7 @@ MASK = "M"
 MOST_TOKENS, MOST_STEPS, MOST_LAYERS = 34, 3, 4
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
 NO_TRACES = "No fact was traced."
-EFFECT = "probability of the answer regained"
+EFFECT = "nats of the answer regained"
 
 
 class Panel(NamedTuple):
@@ -70,7 +71,7 @@ def panels(traced, models):
 
 
 @styled
-def trace_facts(traces, *, models, kind="state", score="probability"):
+def trace_facts(traces, *, models, kind="state"):
     """One fact's traces, token by layer, a panel a step; a row for each way it was asked.
 
     `traces` has, by (model, split), the traces of its facts as `read.trace` gives them. Of the corruptions the leading
@@ -81,31 +82,30 @@ def trace_facts(traces, *, models, kind="state", score="probability"):
     rows = panels({key for key, some in traces.items() if some}, models)
     if not rows:
         return nothing(NO_TRACES)
-    effects_of = partial(_effects, kind=kind, corruption=corruption, score=score)
-    chosen = one_fact([traces[row.model, row.split] for row in rows], effects_of)
-    effects = [effects_of(trace) for trace in chosen]
-    low, high = _limits(*effects)
+    chosen = one_fact([traces[row.model, row.split] for row in rows], partial(_effects, kind, corruption))
     sheet = Sheet()
-    for row, trace, values in zip(rows, chosen, effects, strict=True):
+    for row, trace in zip(rows, chosen, strict=True):
+        effects = _effects(kind, corruption, trace)
         sheet.heading(row.title, f"fact {plain(trace.about['fact'])}")
         places = shown_places(trace)
         height = PITCH * len(places)
         sheet.y += 18
         width = (POINTS - 2 * MARGIN) / MOST_STEPS
-        for column, s in enumerate(_spread(len(trace.steps), MOST_STEPS)):
+        # At t2 a fact may hardly hang on its subject: one scale for its steps, so that this shows.
+        low, high = _limits(effects[:, places])
+        for column, values in enumerate(effects):
             axes = sheet.panel(MARGIN + column * width + GUTTER, sheet.y, width - GUTTER - 8, height)
-            image = _heat(axes, _visible(trace, values, s)[places], low, high)
-            axes.set_yticks(range(len(places)), [_label(trace, s, place) for place in places], family="monospace")
-            if WHOLE in trace.roles[s]:
-                axes.axhline(len(places) - 1.5, color="white", linewidth=2)
-            sheet.text(MARGIN + column * width + 4, sheet.y - 6, _step_title(trace, s, corruption, score), size=SMALL)
+            image = _heat(axes, values[places], low, high)
+            axes.set_yticks(range(len(places)), [_label(trace, column, place) for place in places], family="monospace")
+            axes.axhline(len(places) - 2.5, color="white", linewidth=2)
+            sheet.text(MARGIN + column * width + 4, sheet.y - 6, _step_title(trace, column, corruption), size=SMALL)
         sheet.y += height + 30
-    bar = sheet.figure.colorbar(image, cax=sheet.panel(MARGIN + GUTTER, sheet.y, 180, 8), orientation="horizontal")
-    bar.outline.set_visible(False)
-    note = f"{KINDS[kind]} restored: {EFFECT}"
-    sheet.text(MARGIN + GUTTER + 190, sheet.y + 7, note, size=SMALL)
-    sheet.text(MARGIN + GUTTER + 190, sheet.y + 19, f"* subject   {MASK} masked token", size=SMALL, color=FAINT)
-    sheet.y += 22
+        bar = sheet.figure.colorbar(image, cax=sheet.panel(MARGIN + GUTTER, sheet.y, 180, 8), orientation="horizontal")
+        bar.outline.set_visible(False)
+        sheet.text(MARGIN + GUTTER + 190, sheet.y + 7, f"{KINDS[kind]} restored: {EFFECT}", size=SMALL)
+        sheet.y += 34
+    sheet.text(MARGIN + GUTTER, sheet.y, f"* subject   {MASK} masked token", size=SMALL, color=FAINT)
+    sheet.y += 8
     facts = ", ".join(dict.fromkeys(plain(trace.about["fact"]) for trace in chosen))
     return Drawing(sheet.done(), {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
 
@@ -121,46 +121,35 @@ def one_fact(groups, effects_of):
 
 
 def shown_places(trace):
-    """The places to show: the prompt and the answer, no more than a page holds, and the whole subject."""
+    """The places to show: the prompt and the answer, no more than a page holds, and what is restored together."""
     prompt, (start, end) = trace.about["prompt_tokens"], trace.about["answer"]
-    whole = [place for place, role in enumerate(trace.roles[0]) if role == WHOLE]
-    traced = len(trace.roles[0]) - len(whole)
+    together = [place for place, role in enumerate(trace.roles[0]) if role in vocabulary.TOGETHER]
+    traced = len(trace.roles[0]) - len(together)
     places = [place for place in (*range(prompt), *range(start, end)) if place < traced]
-    return places[max(0, len(places) - MOST_TOKENS) :] + whole
+    return places[max(0, len(places) - MOST_TOKENS) :] + together
 
 
-def _effects(trace, kind, corruption, score):
-    """Indirect effects (S, P, L) of one kind."""
-    restored = trace.arrays[f"{score}.{corruption}.restored"][trace.kinds[corruption].index(kind)].astype(float)
-    return restored - trace.arrays[f"{score}.{corruption}.corrupted"][:, None, None]
-
-
-def _visible(trace, values, s):
-    """The effects (P, L) of step number `s`, NaN at positions that it does not come to."""
-    there = np.array([role is not None for role in trace.roles[s]])
-    return np.where(there[:, None], values[s], np.nan)
-
-
-def _spread(count, most):
-    """At most `most` of `count` numbers from 0, evenly spread, both ends among them."""
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
+def _effects(kind, corruption, trace):
+    """Indirect effects (S', P, L) of one kind, in nats."""
+    return trace.effects(corruption, kind)
 
 
 def _label(trace, s, place):
     role = trace.roles[s][place]
-    if role == WHOLE:
-        return "all of *"
-    if role is None or role.startswith("masked"):
-        return MASK if role else ""
+    if role in vocabulary.TOGETHER:
+        return "all of *" if role == WHOLE else "answer"
+    if role.startswith("masked"):
+        return MASK
     return shown_token(trace.about["tokens"][place], 10) + ("*" if "subject" in role else "")
 
 
-def _step_title(trace, s, corruption, score):
-    step, about = trace.steps[s], trace.about
-    marks = [name for name in ("t1", "t2") if about[name] == step]
-    when = f"step {step + 1}" + (f" ({' = '.join(marks)})" if marks else "")
-    clean, broken = (trace.arrays[f"{score}.{run}"][s] for run in ("clean", f"{corruption}.corrupted"))
-    return f"{when}: p {clean:.2f}, corrupted {broken:.2f}"
+def _step_title(trace, s, corruption):
+    clean, broken = (trace.arrays[f"log_probability.{run}"][s] for run in ("clean", f"{corruption}.corrupted"))
+    return f"{trace.stages()[s]}, step {trace.steps[s] + 1}: {_nats(clean)}, hidden {_nats(broken)}"
+
+
+def _nats(value):
+    return f"{value:.0f}".replace("-", "−")
 
 
 def _limits(*arrays):
@@ -190,47 +179,55 @@ def _heat(axes, values, low, high):
 
 
 @styled
-def trace_average(table, *, models, score="probability"):
-    """Average indirect effects by role and layer, a row a kind with one colour scale; below, some with intervals.
+def trace_average(table, *, models):
+    """Average effects at t1 by role and layer, in nats, a row a kind with one colour scale.
 
-    `table` is the study's table of traces; of several seeds the first is drawn.
+    `table` is the study's table of traces; of several seeds the first is drawn, here and below.
     """
-    table = _of(table, score)
-    table = table[(table.stage == "all") & table.step.isna()]
-    columns = panels(set(zip(table.model, table.split, strict=True)), models)
+    table, columns = _drawn(table, models, "indirect")
     kinds = [kind for kind in KINDS if kind in set(table.kind)]
     if not columns or not kinds:
         return nothing(NO_TRACES)
-    per = [table[(table.model == panel.model) & (table.split == panel.split)] for panel in columns]
+    per = [_own(table, panel) for panel in columns]
     roles = [role for role in ROLES if any((rows.role == role).any() for rows in per)]
     tall = 10.5 * len(roles) + 16
-    figure = blank(len(kinds) * tall + 190)
-    grid = figure.subplots(len(kinds) + 1, len(columns), squeeze=False, height_ratios=[tall] * len(kinds) + [110])
+    figure = blank(len(kinds) * tall + 70)
+    grid = figure.subplots(len(kinds), len(columns), squeeze=False)
     named = [f"{panel.title} ({_facts(rows)} facts)" for panel, rows in zip(columns, per, strict=True)]
     says = {"columns": ", ".join(named)}
-    for axes_row, kind in zip(grid, kinds, strict=False):
+    for axes_row, kind in zip(grid, kinds, strict=True):
         maps = [_by_role(rows[rows.kind == kind], roles) for rows in per]
         limits = _limits(*maps)
         for axes, values in zip(axes_row, maps, strict=True):
             image = _heat(axes, values, *limits)
             if np.isfinite(values).any():  # where all are small, one scale for all panels shows none of them
-                axes.set_xlabel(f"layer (largest AIE: {np.nanmax(values):.2f})", labelpad=1)
+                axes.set_xlabel(f"layer (largest: {np.nanmax(values):.1f} nats)", labelpad=1)
             axes.set_yticks(range(len(roles)), [r + "*" if "subject" in r else r for r in roles])
             axes.tick_params(axis="y", labelleft=axes is axes_row[0])
         bar = figure.colorbar(image, ax=list(axes_row), aspect=14, fraction=0.05, pad=0.02)
-        bar.set_label(f"{KINDS[kind]}: AIE")
+        bar.set_label(f"{KINDS[kind]}: nats returned")
         bar.outline.set_visible(False)
         says[kind] = _peak(maps, roles, columns)
     for axes, panel, rows in zip(grid[0], columns, per, strict=True):
         axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)} facts")
-    _with_intervals(figure, grid[-1], per)
     return Drawing(figure, {kind: "not traced" for kind in KINDS} | says)
 
 
-def _of(table, score):
-    """The rows of the leading corruption, one score and the first seed."""
+def _drawn(table, models, *readings, score="log_probability"):
+    """The rows at t1 of the leading corruption, one score and the first seed; and the panels that they fill."""
     table = table[(table.corruption == vocabulary.leading(table.corruption)) & (table.score == score)]
-    return table[table.seed == table.seed.min()]
+    table = table[(table.seed == table.seed.min()) & (table.stage == vocabulary.STAGES[0])]
+    table = table[table.reading.isin(readings)]
+    if len(readings) == 1 and len(table):
+        # Of the windows the leading one, which alone is traced at every token.
+        whole = table[table.role == "last prompt"]
+        windows = whole.groupby("kind").window.first()
+        table = table[table.window == table.kind.map(windows)]
+    return table, panels(set(zip(table.model, table.split, strict=True)), models)
+
+
+def _own(table, panel):
+    return table[(table.model == panel.model) & (table.split == panel.split)]
 
 
 def _facts(rows):
@@ -248,103 +245,210 @@ def _peak(maps, roles, columns):
     for values, panel in zip(maps, columns, strict=True):
         if np.isfinite(values).any():
             role, layer = np.unravel_index(np.nanargmax(values), values.shape)
-            said.append(f"{panel.title}, {roles[role]} at layer {layer} ({values[role, layer]:.2f})")
+            said.append(f"{panel.title}, {roles[role]} at layer {layer} ({values[role, layer]:.1f} nats)")
     return "; ".join(said) or "not traced"
 
 
-SITES = {
-    ("mlp", "last subject"): ("MLP at the last subject token", BLUE, "o", "-"),
-    ("attn", "last prompt"): ("attention at the last prompt token", VERMILLION, "s", "--"),
-    ("attn", "masked answer"): ("attention at the masked answer", GREEN, "^", ":"),
+def _curve(axes, rows, x, look, label=None):
+    """A line of means with its intervals, and the handle that a legend needs."""
+    color, marker, line = look
+    rows = rows.sort_values(x)
+    at = rows[x].astype(float)
+    axes.fill_between(at, rows.ci_low, rows.ci_high, color=color, alpha=0.15, linewidth=0)
+    return axes.plot(at, rows["mean"], color=color, marker=marker, linestyle=line, markersize=4, label=label)[0]
+
+
+def _lines(figure, grid, used, ylabel, xlabel="layer", columns=3):
+    """What figures of curves have in common."""
+    for axes in grid.flat:
+        axes.axhline(0, color=FAINT, linewidth=0.7)
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    for axes in grid[-1]:
+        axes.set_xlabel(xlabel, labelpad=1)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(ylabel)
+    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=columns)
+
+
+SIDES = {
+    (WHOLE, "recovered"): ("whole subject put back", (BLUE, "o", "-")),
+    ("last subject", "recovered"): ("its last token put back", (SKY, "v", "-")),
+    (ANSWER, "recovered"): ("answer's places put back", (GREEN, "^", "-")),
+    (WHOLE, "necessary"): ("whole subject taken away", (BLUE, "o", ":")),
+    ("last subject", "necessary"): ("its last token taken away", (SKY, "v", ":")),
+    (ANSWER, "necessary"): ("answer's places taken away", (GREEN, "^", ":")),
 }
 
 
-def _with_intervals(figure, axes_row, per):
-    """What ROME compares, layer by layer: MLPs at the subject's end, attention where the answer is read."""
-    used = {}
-    for axes, rows in zip(axes_row, per, strict=True):
-        axes.sharey(axes_row[0])
-        for (kind, role), (label, color, marker, line) in SITES.items():
-            site = rows[(rows.kind == kind) & (rows.role == role)].sort_values("layer")
-            if len(site):
-                x = site.layer.astype(float)
-                axes.fill_between(x, site.ci_low, site.ci_high, color=color, alpha=0.18, linewidth=0)
-                used[label] = axes.plot(x, site["mean"], color=color, marker=marker, linestyle=line, markersize=4)[0]
-        axes.axhline(0, color=FAINT, linewidth=0.7)
-        axes.set_xlim(-0.5, rows.layer.max() + 0.5)  # as in the heat maps above
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.set_xlabel("layer", labelpad=1)
-        axes.tick_params(labelleft=axes is axes_row[0])
-    axes_row[0].set_ylabel("AIE, 95% interval")
-    if used:
-        figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2)
+@styled
+def trace_sides(table, *, models):
+    """Sufficiency beside necessity, layer by layer: states put back into the corrupted run, or taken from the clean."""
+    table, columns = _drawn(table[table.kind == "state"], models, "recovered", "necessary")
+    if not columns:
+        return nothing(NO_TRACES)
+    figure, used, says = blank(210), {}, []
+    grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
+    for axes, panel in zip(grid[0], columns, strict=True):
+        own = _own(table, panel)
+        for (role, reading), (label, look) in SIDES.items():
+            rows = own[(own.role == role) & (own.reading == reading)]
+            if len(rows):
+                used[label] = _curve(axes, rows, "layer", look)
+        axes.axhline(1, color=FAINT, linewidth=0.7, linestyle=":")
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)} facts")
+        best = own[(own.role == WHOLE) & (own.reading == "recovered")]
+        if len(best):
+            top = best.loc[best["mean"].idxmax()]
+            says.append(f"{panel.title}, whole subject {top['mean']:.0%} at layer {top.layer:.0f}")
+    _lines(figure, grid, used, "share of the total effect")
+    return Drawing(figure, {"shares": "; ".join(says)})
 
 
 @styled
-def trace_steps(table, *, models, score="probability"):
-    """How the effect moves from the subject to what is already revealed as an answer comes about, layer by layer."""
-    table = _of(table, score)
-    if table.empty:
+def trace_windows(table, *, models):
+    """What MLPs and attention return at the subject where one, three or five layers are restored together."""
+    table, columns = _drawn(table[table.kind.isin(vocabulary.WINDOWED)], models, "recovered", "necessary")
+    table = table[(table.reading == "recovered") & (table.role == WHOLE)]
+    kinds = [kind for kind in vocabulary.WINDOWED if kind in set(table.kind)]
+    if not columns or not kinds:
         return nothing(NO_TRACES)
-    table = table[table.step.isna() & table.stage.isin(list(STAGES))]
-    rows = panels(set(zip(table.model, table.split, strict=True)), models)
-    states = table[table.kind == "state"]
-    if not rows or states.empty:
-        return nothing("No answer was traced at more than one step.")
-    layers = [int(layer) for layer in sorted(states.layer.dropna().unique())]
-    layers = [layers[i] for i in _spread(len(layers), MOST_LAYERS)]
-    figure = blank(105 * len(rows) + 60)
-    grid = figure.subplots(len(rows), len(layers), squeeze=False, sharex=True, sharey=True)
-    subject = next(role for role in (WHOLE, "last subject") if role in {*states.role, "last subject"})
-    courses = {
-        ("state", subject): (subject, BLUE, "o", "-"),
-        ("state", "revealed answer"): ("revealed answer tokens", VERMILLION, "s", "--"),
-        ("total", "all"): ("total effect", FAINT, "x", ":"),
-    }
-    used, says = {}, []
-    for axes, layer in zip(grid[0], layers, strict=True):
-        axes.set_title(f"states of layer {layer}")
-    for axes_row, panel in zip(grid, rows, strict=True):
-        own = table[(table.model == panel.model) & (table.split == panel.split)]
-        for axes, layer in zip(axes_row, layers, strict=True):
-            for shift, ((kind, role), look) in zip(offsets(len(courses), 0.1), courses.items(), strict=True):
-                course = own[(own.kind == kind) & (own.role == role) & (own.layer.isna() | (own.layer == layer))]
-                _course(axes, course.set_index("stage"), shift, look, used)
-            axes.axhline(0, color=FAINT, linewidth=0.7)
-        axes_row[0].set_ylabel(f"{panel.title.split(':')[0]}\nAIE")
-        says.append(_moved(own[own.kind == "state"], panel, subject))
-    for axes in grid[-1]:
-        axes.set_xticks(range(len(STAGES)), STAGES.values())
-        axes.set_xlim(-0.3, len(STAGES) - 0.7)
-    if score == "probability":  # an interval of few facts may reach beyond what an effect can be
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, -1.05), min(high, 1.05))
+    figure, used, says = blank(110 * len(kinds) + 70), {}, []
+    grid = figure.subplots(len(kinds), len(columns), squeeze=False, sharey=True, sharex=True)
+    looks_of = [(SKY, "o", "-"), (BLUE, "s", "--"), ("#003f66", "^", ":")]
+    for axes_row, kind in zip(grid, kinds, strict=True):
+        for axes, panel in zip(axes_row, columns, strict=True):
+            own = _own(table, panel)
+            own = own[own.kind == kind]
+            for window, look in zip(sorted(own.window.unique()), looks_of, strict=False):
+                name = f"{window:.0f} layers together" if window > 1 else "1 layer"
+                used[name] = _curve(axes, own[own.window == window], "layer", look)
+            if len(own):
+                top = own.loc[own["mean"].idxmax()]
+                says.append(f"{panel.title}, {KINDS[kind]} {top['mean']:.0%} with {top.window:.0f} layers")
+    for axes, panel in zip(grid[0], columns, strict=True):
+        axes.set_title(panel.title.replace(": ", "\n"))
+    _lines(figure, grid, used, "share returned")
+    for axes, kind in zip(grid[:, 0], kinds, strict=True):
+        axes.set_ylabel(f"{KINDS[kind]}: share returned")
+    return Drawing(figure, {"shares": "; ".join(says)})
+
+
+@styled
+def trace_alike(table, *, models):
+    """Every site's effect in people taught one way against that in people taught the other, a panel a question."""
+    table, _ = _drawn(table, models, "indirect")
+    name = first_of(models, "diffusion")
+    pairs = {"description": ("p2d_same", "d2p_reverse"), "name": ("d2p_same", "p2d_reverse")}
+    table = table[(table.model == name) & ~table.role.isin(vocabulary.TOGETHER)]
+    there = {asks: pair for asks, pair in pairs.items() if set(pair) <= set(table.split)}
+    if not there:
+        return nothing("No question was traced both ways.")
+    figure, used, says = blank(230), {}, []
+    grid = figure.subplots(1, len(there), squeeze=False)
+    colors = dict(zip(KINDS, ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^")), strict=True))
+    for axes, (asks, pair) in zip(grid[0], there.items(), strict=True):
+        cells = table.pivot_table(index=["kind", "role", "layer"], columns="split", values="mean")[list(pair)].dropna()
+        for kind, (color, marker) in colors.items():
+            own = cells[cells.index.get_level_values("kind") == kind]
+            if len(own):
+                used[KINDS[kind]] = axes.scatter(
+                    own[pair[0]], own[pair[1]], s=12, color=color, marker=marker, alpha=0.6, linewidths=0
+                )
+        ends = (float(cells.min().min()), float(cells.max().max()))
+        axes.plot(ends, ends, color=FAINT, linewidth=0.7)
+        axes.set_title(f"asked for the {asks}: {len(cells)} sites")
+        axes.set_xlabel("nats returned, taught as asked", labelpad=1)
+        says.append(f"{asks}, {len(cells)} sites, largest {ends[1]:.1f} nats")
+    grid[0, 0].set_ylabel("nats returned, taught the other way")
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"questions": "; ".join(says)})
+
+
+COSTS = {
+    ("subject", None): ("subject hidden", (BLUE, "o", "-")),
+    ("revealed", "swap"): ("revealed tokens replaced", (VERMILLION, "s", "-")),
+    ("revealed", "mask"): ("revealed tokens masked", (VERMILLION, "v", ":")),
+    ("both", "swap"): ("subject hidden and tokens replaced", (FAINT, "x", "--")),
+}
+
+
+@styled
+def hand_over(table, *, models):
+    """What the tokens still to come rest on, as the answer appears: the subject, or what is already revealed of it."""
+    table = table[(table.reading == "rests") & table.revealed.notna() & (table.n > 1)]
+    table = table[table.seed == table.seed.min()]
+    several = table[table.hidden == "revealed"]
+    columns = panels(set(zip(several.model, several.split, strict=True)), models)
+    if not columns:
+        return nothing("No answer was revealed in more than one step.")
+    figure, used, says = blank(220), {}, []
+    grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
+    for axes, panel in zip(grid[0], columns, strict=True):
+        own = _own(table, panel)
+        for (hidden, kind), (label, look) in COSTS.items():
+            rows = own[(own.hidden == hidden) & (own.kind.isna() if kind is None else own.kind == kind)]
+            if len(rows):
+                used[label] = _curve(axes, rows, "revealed", look)
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)} facts")
+        costs = own[own.hidden == "subject"].sort_values("revealed")["mean"]
+        says.append(
+            f"{panel.title}, hiding the subject costs {costs.iloc[0]:.0f} nats first, {costs.iloc[-1]:.0f} last"
+        )
+    _lines(figure, grid, used, "nats lost of what is to come", "answer tokens revealed", columns=2)
     return Drawing(figure, {"courses": "; ".join(says)})
 
 
-STAGES = {"first": "t1", "middle": "between", "last": "t2"}
+TESTS = ("p2d_same", "p2d_reverse", "d2p_same", "d2p_reverse")
+HIDDEN = {
+    "from": ("hidden from this step on", (VERMILLION, "s", "-")),
+    "until": ("hidden up to this step", (BLUE, "o", "-")),
+}
 
 
-def _course(axes, by_stage, shift, look, used):
-    label, color, marker, line = look
-    there = [(i, by_stage.loc[stage]) for i, stage in enumerate(STAGES) if stage in by_stage.index]
-    if there:
-        x = [i + shift for i, _ in there]
-        used[label] = axes.plot(x, [r["mean"] for _, r in there], color=color, marker=marker, linestyle=line)[0]
-        axes.vlines(x, [r.ci_low for _, r in there], [r.ci_high for _, r in there], color=color, linewidth=1.2)
-
-
-def _moved(states, panel, subject):
-    """In words: the largest effect of the subject and of revealed tokens, first and last."""
-    parts = []
-    for stage in ("first", "last"):
-        at = states[states.stage == stage]
-        for role, name in ((subject, "subject"), ("revealed answer", "revealed answer")):
-            values = at[at.role == role]["mean"]
-            if len(values):
-                parts.append(f"{name} {values.max():.2f} at {STAGES[stage]}")
-    return f"{panel.title}: " + ", ".join(parts)
+@styled
+def hidden_steps(table, *, models):
+    """Recall of the finished answer where the subject is hidden for some of the steps; below, single modules there."""
+    table = table[(table.reading == "recalled") & (table.model == first_of(models, "diffusion"))]
+    table = table[table.seed == table.seed.min()]
+    whole, modules = table[table.kind == "subject"], table[table.kind != "subject"]
+    tests = [split for split in TESTS if split in set(whole.split)]
+    if not tests:
+        return nothing(NO_TRACES)
+    kinds = [kind for kind in vocabulary.WINDOWED if kind in set(modules.kind)]
+    figure, used, says = blank(170 + 110 * len(kinds)), {}, []
+    grid = figure.subplots(
+        1 + len(kinds), len(tests), squeeze=False, sharey="row", height_ratios=[120] + [100] * len(kinds)
+    )
+    for axes, split in zip(grid[0], tests, strict=True):
+        own = whole[whole.split == split]
+        for way, (label, look) in HIDDEN.items():
+            used[label] = _curve(axes, own[own.hidden == way], "step", look)
+        about = SPLITS[split]
+        how = {"same": "as taught", "reverse": "in reverse"}[about.trained]
+        axes.set_title(f"{about.asks}s\n{how}\n{_facts(own)} facts")
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_xlabel("denoising step", labelpad=1)
+        late = own[(own.hidden == "until") & (own["mean"] >= 0.5)].step.max()
+        says.append(f"{about.asks}s {about.trained}, half are right if it is hidden up to step {late:.0f}")
+    grid[0, 0].set_ylabel("recall")
+    image = None
+    for axes_row, kind in zip(grid[1:], kinds, strict=True):
+        for axes, split in zip(axes_row, tests, strict=True):
+            own = modules[(modules.split == split) & (modules.kind == kind)]
+            if own.empty:
+                axes.set_axis_off()
+                continue
+            cells = own.pivot_table(index="layer", columns=["hidden", "step"], values="mean")
+            image = axes.imshow(cells, cmap=HEAT, vmin=0, vmax=1, aspect="auto", origin="lower")
+            axes.set_xticks(range(cells.shape[1]), [f"{way}\n{step:.0f}" for way, step in cells.columns])
+            axes.tick_params(length=0)
+        axes_row[0].set_ylabel(f"{KINDS[kind]}: layer")
+    if image is not None:
+        bar = figure.colorbar(image, ax=list(grid[1:].flat), aspect=22, fraction=0.03, pad=0.02)
+        bar.set_label("recall, output hidden")
+        bar.outline.set_visible(False)
+    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2)
+    return Drawing(figure, {"tests": "; ".join(says)})
 
 
 def trace_map(trace, *, family="diffusion", asks="description", kind="state"):

@@ -5,42 +5,37 @@ from pathlib import Path
 
 import numpy as np
 
+from ..common import contrasts
 from ..common.errors import UserError
 from ..data.facts import SPLITS
-from ..tracing.effects import effects_by_role, mean
+from ..tracing.effects import at_first
 from ..tracing.vocabulary import ROLES, leading
 
 DIRECTIONS = ("p2d", "d2p")  # forward, for descriptions; in reverse, for names
-KIND, SCORE, ROLE = "mlp", "probability", "last subject"
+KIND, ROLE = "mlp", "last subject"
 
 
 def peaks(traces_by_split):
     """{"p2d": layer, "d2p": layer} where the MLPs have the largest mean effect at the last subject token.
 
-    `traces_by_split` has one model's traces of one seed, by split. A fact counts once, with the mean over its steps
-    under the leading corruption; the splits of a direction are pooled. {} unless facts of both directions were traced.
+    `traces_by_split` has one model's traces of one seed, by split: effects at t1 in nats, under the leading corruption;
+    the splits of a direction are pooled. {} where tracing points nowhere: unless, in both directions, the largest
+    effect is clearly above 0, by an interval that holds for all layers at once.
     """
-    everything = [trace for traces in traces_by_split.values() for trace in traces]
-    corruption = leading(name for trace in everything for name in trace.kinds)
+    corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
     found = {}
     for direction in DIRECTIONS:
         traces = [
-            trace
-            for split, some in traces_by_split.items()
-            for trace in some
-            if SPLITS[split].direction == direction and KIND in trace.kinds.get(corruption, ())
+            trace for split, some in traces_by_split.items() for trace in some if SPLITS[split].direction == direction
         ]
-        effects = np.array([_effect(trace, corruption) for trace in traces])  # (facts, L)
-        if np.isnan(effects).all():
+        effects, own = at_first(traces, corruption, KIND)
+        if not own:
             return {}
-        found[direction] = int(mean(effects).argmax())
+        peak = contrasts.peak(effects[:, ROLES.index(ROLE)], rng=np.random.default_rng(0))
+        if peak.place == "nowhere":
+            return {}
+        found[direction] = peak.cell
     return found
-
-
-def _effect(trace, corruption):
-    """The effect (L,) of each layer's MLPs on one fact; NaN where no step has the role."""
-    by_role = effects_by_role(trace, corruption, SCORE)[trace.kinds[corruption].index(KIND)]
-    return mean(by_role[:, ROLES.index(ROLE)])
 
 
 def read(path):

@@ -8,6 +8,7 @@ import numpy as np
 from ..data.facts import SPLITS
 from ..figures.denoising import answer_places
 from ..figures.style import is_end
+from ..tracing.effects import total
 from ..tracing.vocabulary import CORRUPTIONS, KINDS
 from . import sources
 
@@ -85,26 +86,28 @@ def _case(answer, trace):
 
 
 def compact(trace):
-    """A trace as the page needs it: effects in thousandths, as whole numbers."""
-    about, arrays = trace.about, trace.arrays
-    effects, total = {}, {}
-    for corruption in trace.kinds:
-        corrupted = arrays[f"probability.{corruption}.corrupted"]
-        restored = arrays[f"probability.{corruption}.restored"]  # (kinds, steps, positions, layers)
-        thousandths = np.rint(1000 * (restored - corrupted[:, None, None])).astype(int)
-        effects[corruption] = thousandths.reshape(*thousandths.shape[:2], -1).tolist()
-        total[corruption] = np.rint(1000 * (arrays["probability.clean"] - corrupted)).astype(int).tolist()
-        positions, layers = restored.shape[2:]
+    """A trace as the page needs it: effects in hundredths of a nat, as whole numbers; of each kind, its first steps."""
+    effects, cost = {}, {}
+    for corruption, kinds in trace.kinds.items():
+        each = [trace.effects(corruption, kind) for kind in kinds]  # (steps, positions, layers)
+        effects[corruption] = [_hundredths(values).reshape(len(values), -1).tolist() for values in each]
+        cost[corruption] = _hundredths(total(trace, corruption)).tolist()
+        layers = each[0].shape[-1]
     return {
-        "tokens": about["tokens"][:positions],
-        "subject": about["subject"],
+        "tokens": trace.about["tokens"][: len(trace.roles[0])],
+        "subject": trace.about["subject"],
         "steps": trace.steps,
+        "stages": trace.stages(),
         "seen": trace.roles,
         "kinds": trace.kinds,
         "layers": layers,
         "effects": effects,
-        "total": total,
+        "total": cost,
     }
+
+
+def _hundredths(nats):
+    return np.rint(100 * nats).astype(int)
 
 
 def dump(made):

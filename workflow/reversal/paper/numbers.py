@@ -320,7 +320,7 @@ FILES = {
     ),
     "likelihood": ["tables/likelihood.csv"],
     "probe": ["tables/probe.csv"],
-    "tracing": ["tables/causal_trace.csv", "tables/traced_facts.csv"],
+    "tracing": [f"tables/{name}.csv" for name in ("causal_trace", "traced_facts", "trace_maps", "time")],
     "keyvalue": ["tables/keyvalue.csv", "tables/symmetry.csv"],
     "symmetry": ["tables/symmetry.csv"],
     "edits": ["tables/edits.csv"],

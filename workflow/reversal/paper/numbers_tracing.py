@@ -1,194 +1,245 @@
-"""Numbers about where a fact is recalled from: what hiding its subject costs, and what brings the answer back."""
+"""Numbers about where a fact is recalled from, in nats at t1, and about when its subject is needed."""
 
 import math
 
-import pandas as pd
+from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS
+from ..tracing.tables import SAME_QUESTION
+from ..tracing.vocabulary import CORRUPTIONS, STAGES, TOGETHER, WINDOWED, leading
+from .findings import judged, over_seeds
 
-from ..data.facts import RECALL_SPLITS
-from ..tracing.vocabulary import WHOLE, leading
-from .findings import difference, judged, over_seeds
-
-SUBJECT = ("first subject", "middle subject", "last subject")
-TOGETHER = "whole subject"
+SUBJECT, ANSWER = TOGETHER
+LAST = "last subject"
 SEVERED = ("severed_mlp", "severed_attn")
-# The same question about people who were taught the other way round.
-PAIRS = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
-QUESTIONS = ("p2d_same", "d2p_same")
 FEWEST_FACTS = 5  # below this, averages over facts are not compared in words
 
 
 def tracing(sources):
-    """Causal traces: what hiding the subject costs, and which states bring the answer back."""
+    """Causal traces: what hiding the subject costs, which states bring the answer back, and when it is needed."""
     table, outcomes = sources.tables["causal_trace"], sources.tables["traced_facts"]
-    table = table[table.step.isna() & (table.score == "probability")]
-    present = list(outcomes.corruption.unique())
+    maps, time = sources.tables["trace_maps"], sources.tables["time"]
+    present = [name for name in CORRUPTIONS if name in set(outcomes.corruption)]
     main = leading(present)
-    found = {"corruption": main, "corruptions": present, "models": {}}
+    windows = sorted({int(window) for window in table[table.kind.isin(WINDOWED)].window})
+    found = {"corruption": main, "corruptions": present, "windows": windows, "models": {}}
     for model in sources.families:
         asked = outcomes[(outcomes.model == model) & (outcomes.corruption == main)]
-        effects = table[table.model == model]
-        own = effects[effects.corruption == main]
+        own, own_maps, own_time = (part[part.model == model] for part in (table, maps, time))
         facts = {split: _outcomes(asked[asked.split == split]) for split in RECALL_SPLITS}
         traced = [split for split in RECALL_SPLITS if facts[split]["traced"]]
-        by_split = {split: own[own.split == split] for split in traced}
-        peaks = {split: _peaks(rows) for split, rows in by_split.items()}
-        totals = {split: _totals(rows) for split, rows in by_split.items()}
-        enough = {split: peak for split, peak in peaks.items() if facts[split]["traced"] >= FEWEST_FACTS} or peaks
-        clear = {split for split, total in totals.items() if total["total"]["verdict"] == "more"}
+        parts = {split: own[own.split == split] for split in traced}
         found["models"][model] = {
             "facts": facts,
             "traced": sum(count["traced"] for count in facts.values()),
             "asked": sum(count["asked"] for count in facts.values()),
             "untraced": [outcome for outcome in asked[asked.n > 0].outcome.unique() if outcome != "traced"],
-            "compared": list(enough),
-            "total": totals,
-            "total_range": _ends([totals[split]["total"]["estimate"] for split in enough]),
-            "peak": peaks,
-            "range": {kind: _range(enough, kind) for kind in WHOLE if any(kind in peak for peak in enough.values())},
-            "stages": _known({split: _stages(rows) for split, rows in by_split.items()}),
-            "severed": _all_severed(effects, traced),
-            "alike": _known({name: _alike_splits(own, pair, traced, clear) for name, pair in PAIRS.items()}),
-            "questions": _alike_splits(own, QUESTIONS, traced, clear),
-            "robust": {
-                other: _alike(effects, "corruption", (main, other))
-                for other in effects.corruption.unique()
-                if other != main
+            "compared": [split for split in traced if facts[split]["traced"] >= FEWEST_FACTS] or traced,
+            "total": _known({split: _totals(rows, main) for split, rows in parts.items()}),
+            "sites": _known({split: _sites(_at_first(rows, main)) for split, rows in parts.items()}),
+            "modules": _known({kind: _modules(_where(own_maps, kind=kind)) for kind in WINDOWED}),
+            "stages": _known({split: _stages(rows, main) for split, rows in parts.items()}),
+            "severed": _known({split: _severed(_at_first(rows, main)) for split, rows in parts.items()}),
+            "alike": _known({asks: _alike(own_maps, pair, facts) for asks, pair in SAME_QUESTION.items()}),
+            "turned": _known({group: _turned(own, pair) for group, pair in FORWARD_REVERSE.items()}),
+            "sure": _sure(_where(own_maps, kind="state")),
+            "seeds": _seeds(own_maps),
+            "checks": {
+                split: _known({name: _check(rows, own_maps[own_maps.split == split], name, main) for name in present})
+                for split, rows in parts.items()
             },
+            "time": _known({split: _time(own_time[own_time.split == split]) for split in traced}),
         }
-        found["models"][model]["moving"] = _counted(found["models"][model]["stages"])
     found["any"] = any(own["traced"] for own in found["models"].values())
     return found
 
 
 def _known(findings):
-    return {name: one for name, one in findings.items() if one is not None}
-
-
-def _counted(stages):
-    """How many splits need the subject more, less, or not clearly otherwise when the answer is nearly there."""
-    verdicts = [one["change"]["verdict"] for one in stages.values()]
-    revealed = [one["revealed"]["estimate"] for one in stages.values() if one["revealed"]]
-    counts = {kind: verdicts.count(kind) for kind in ("more", "less", "unclear")}
-    return counts | {"revealed": _ends(revealed)}
-
-
-def _ends(values):
-    return {"least": min(values), "most": max(values)} if values else None
-
-
-def _range(peaks, kind):
-    """Over the splits: where the best cells at the subject and elsewhere are, and how great their effects."""
-    found = {}
-    for place in ("subject", "together", "elsewhere"):
-        cells = [peak[kind][place] for peak in peaks.values() if peak.get(kind, {}).get(place)]
-        if cells:
-            found[place] = _ends([cell["estimate"] for cell in cells]) | {
-                "layers": sorted({cell["layer"] for cell in cells}),
-                "roles": list(dict.fromkeys(cell["role"] for cell in cells)),
-            }
-    pairs = [(peak[kind]["subject"], peak[kind]["elsewhere"]) for peak in peaks.values() if kind in peak]
-    ahead = [one["estimate"] > other["estimate"] for one, other in pairs if one and other]
-    return found | {"subject_ahead": sum(ahead), "splits": len(ahead)}
+    return {name: one for name, one in findings.items() if one}
 
 
 def _outcomes(rows):
-    traced = rows.n[rows.outcome == "traced"].sum()
-    return {"asked": int(rows.n.sum()), "traced": int(traced)}
-
-
-def _totals(rows):
-    rows = rows[rows.stage == "all"]
-    return {kind: _cell(rows[rows.kind == kind]) for kind in ("clean", "corrupted", "total")}
+    return {"asked": int(rows.n.sum()), "traced": int(rows.n[rows.outcome == "traced"].sum())}
 
 
 def _cell(rows):
+    """The finding of rows that differ in their seed alone; None without any."""
+    if rows.empty:
+        return None
     return judged(over_seeds(rows["mean"], rows.ci_low, rows.ci_high)) | {"n": int(rows.n.sum())}
 
 
+def _where(rows, **values):
+    for column, value in values.items():
+        rows = rows[rows[column].isna() if value is None else rows[column] == value]
+    return rows
+
+
+def _at_first(rows, corruption):
+    return _where(rows, corruption=corruption, stage=STAGES[0], score="log_probability")
+
+
+def _totals(rows, corruption):
+    """What hiding the subject costs, in nats, and what it does to the probability."""
+    rows = _where(rows, corruption=corruption, stage=STAGES[0], reading="whole")
+    cost = _cell(_where(rows, score="log_probability", kind="total"))
+    if cost is None:
+        return None
+    likely = _where(rows, score="probability")
+    contrast = _cell(_where(rows, score="contrast", kind="total"))
+    return {
+        "cost": cost,
+        "contrast": contrast,
+        **{kind: _cell(_where(likely, kind=kind)) for kind in ("clean", "corrupted")},
+    }
+
+
 def _best(rows):
-    """The cell with the greatest mean effect over seeds: its layer and role, and the finding there."""
+    """The layer with the greatest mean over seeds, and the finding there."""
     if rows.empty:
         return None
-    layer, role = rows.groupby(["layer", "role"])["mean"].mean().idxmax()
-    return _cell(rows[(rows.layer == layer) & (rows.role == role)]) | {"layer": int(layer), "role": role}
+    layer = rows.groupby("layer")["mean"].mean().idxmax()
+    return _cell(_where(rows, layer=layer)) | {"layer": int(layer)}
 
 
-def _peaks(rows):
-    """For each kind of state the best cell at the subject and the best elsewhere."""
-    rows = rows[rows.stage == "all"]
-    peaks = {}
-    for kind in WHOLE:
-        own = rows[rows.kind == kind]
-        at_subject = own.role.isin(SUBJECT)
-        if len(own):
-            peaks[kind] = {
-                "subject": _best(own[at_subject]),
-                "together": _best(own[own.role == TOGETHER]),
-                "elsewhere": _best(own[~at_subject & (own.role != TOGETHER)]),
-            }
-    return peaks
-
-
-def _stages(rows):
-    """Hiding the subject when the first answer token is about to appear, and when the last one is."""
-    totals = {stage: rows[(rows.kind == "total") & (rows.stage == stage)] for stage in ("first", "last")}
-    if any(own.empty for own in totals.values()):
+def _sites(rows):
+    """The shares that states return and take away, at the layer where the whole subject returns most."""
+    states = _where(rows, kind="state")
+    shares = _where(states, reading="recovered")
+    whole = _best(_where(shares, role=SUBJECT))
+    if whole is None or rows.empty:
         return None
-    first, last = (_cell(own) for own in totals.values())
-    revealed = rows[(rows.stage == "last") & (rows.kind == "state") & (rows.role == "revealed answer")]
-    return {"first": first, "last": last, "change": difference(last, first), "revealed": _best(revealed)}
-
-
-def _all_severed(effects, traced):
-    """What the last subject token's best state loses, under the first corruption that severs, over the splits."""
-    names = effects[effects.kind.isin(SEVERED)].corruption.unique()
-    if not len(names):
-        return None
-    own = effects[effects.corruption == names[0]]
-    found = _known({split: _severed(own[own.split == split]) for split in traced})
-    if not found:
-        return None
-    lost = {kind: [one[kind] for one in found.values()] for kind in SEVERED}
+    there = _where(states, layer=whole["layer"])
+    answer = _where(shares, role=ANSWER).groupby("layer")["mean"].mean()
+    subject = _where(shares, role=SUBJECT).groupby("layer")["mean"].mean()
+    over = [int(layer) for layer in answer.index if answer[layer] > subject.get(layer, math.inf)]
     return {
-        "corruption": names[0],
-        "lost": {kind: {"least": min(shares), "most": max(shares)} for kind, shares in lost.items()},
-        "mlp_ahead": sum(mlp > attn for mlp, attn in zip(*(lost[kind] for kind in SEVERED), strict=True)),
-        "all": len(found),
+        "whole": whole,
+        "last": _cell(_where(there, reading="recovered", role=LAST)),
+        "needed": _cell(_where(there, reading="necessary", role=SUBJECT)),
+        "last_needed": _cell(_where(there, reading="necessary", role=LAST)),
+        # From this layer on, the places where the answer is read hold more of it than the subject does.
+        "handed": min(over) if over and over == list(range(min(over), int(answer.index.max()) + 1)) else None,
     }
+
+
+def _modules(maps):
+    """In how many tests a kind of module clearly has an effect at the last subject token, and where the largest."""
+    peaks = _where(maps, statistic="peak")
+    clear = peaks[peaks.place != "nowhere"]
+    layers = sorted({int(layer) for layer in clear.layer})
+    return {"tests": len(peaks), "clear": len(clear), "layers": layers} if len(peaks) else None
+
+
+def _stages(rows, corruption):
+    """What hiding the subject costs at t1 and at t2, in nats, and the change, fact by fact."""
+    rows = _where(rows, corruption=corruption, score="log_probability", reading="whole")
+    change = _cell(_where(rows, kind="change", stage=STAGES[-1]))
+    first, last = (_cell(_where(rows, kind="total", stage=stage)) for stage in (STAGES[0], STAGES[-1]))
+    return {"first": first, "last": last, "change": change} if change else None
 
 
 def _severed(rows):
-    """The share of the last subject token's best state that is gone with either module above kept corrupted."""
-    rows = rows[(rows.stage == "all") & (rows.role == "last subject")]
-    best = _best(rows[rows.kind == "state"])
-    if best is None or best["estimate"] <= 0:
-        return None
-    there = rows[rows.layer == best["layer"]]
-    left = {kind: there[there.kind == kind]["mean"].mean() for kind in SEVERED}
-    if any(math.isnan(one) for one in left.values()):
-        return None
-    return {kind: 1 - one / best["estimate"] for kind, one in left.items()}
+    """The shares that the last subject token's states return, whole and with either module above kept corrupted.
 
-
-def _alike_splits(rows, pair, traced, clear):
-    """How alike the effects of two splits are, both of which were `traced`; `clear` are those where hiding tells."""
-    return _alike(rows, "split", pair, clear=set(pair) <= clear) if set(pair) <= set(traced) else None
-
-
-def _alike(rows, column, pair, clear=True):
-    """Correlation of two sets of effects of MLPs and attention over roles, layers and what else tells them apart.
-
-    They are `enough` to be compared where both are of several facts and hiding the subject has a `clear` effect.
+    At the layer where they return most; None unless that is clearly something.
     """
-    rows = rows[(rows.stage == "all") & rows.kind.isin(("mlp", "attn")) & rows[column].isin(pair)]
-    keys = [key for key in ("kind", "role", "layer", "split") if key != column]
-    cells = rows.groupby([*keys, column])["mean"].mean().unstack(column)
-    cells = cells[list(pair)].dropna() if set(pair) <= set(cells) else pd.DataFrame()
-    facts = int(rows.groupby([column, "seed", "split"]).n.max().min()) if len(cells) else 0
-    few = len(cells) <= 2 or facts < FEWEST_FACTS
+    rows = _where(rows, reading="recovered", role=LAST)
+    best = _best(_where(rows, kind="state"))
+    if best is None or best["verdict"] != "more":
+        return None
+    left = {kind: _cell(_where(rows, kind=kind, layer=best["layer"])) for kind in SEVERED}
+    return {"whole": best, **left} if all(left.values()) else None
+
+
+def _alike(maps, pair, facts):
+    """How alike the sites of one question are, whichever way its people were taught: hidden states."""
+    rows = _where(maps, split=pair[0], other=pair[1], kind="state")
+    found = {name: _where(rows, statistic=name) for name in ("correlation", "slope")}
+    if any(part.empty for part in found.values()) or not all(facts[split]["traced"] for split in pair):
+        return None
+    spans = {name: over_seeds(part.value, part.ci_low, part.ci_high) for name, part in found.items()}
+    few = min(facts[split]["traced"] for split in pair) < FEWEST_FACTS
+    known = not math.isnan(spans["correlation"]["estimate"])
+    return spans | {"ceiling": found["correlation"].ceiling.mean(), "few": few, "enough": known and not few}
+
+
+def _turned(rows, pair):
+    """At how many of the sites the same people's effects differ, asked forward and in reverse."""
+    rows = _where(rows, split=pair[0], reading="turned", kind="state")
+    rows = rows[~rows.role.isin(TOGETHER)]
+    if rows.empty:
+        return None
+    first = rows[rows.seed == rows.seed.min()]
+    apart = (first.ci_low > 0) | (first.ci_high < 0)
+    most = first.loc[first["mean"].abs().idxmax()]
+    largest = _cell(first.loc[[most.name]]) | {"role": most.role, "layer": int(most.layer)}
+    return {"sites": len(first), "differ": int(apart.sum()), "largest": largest, "n": int(first.n.max())}
+
+
+def _sure(maps):
+    """How well the maps of the states are known, and over how many single states facts are spread."""
+    half, spread = (_where(maps, statistic=name).value.dropna() for name in ("split_half", "participation"))
+    if half.empty or spread.empty:
+        return None
+    return {"split_half": half.min(), "sites": {"least": spread.min(), "most": spread.max()}}
+
+
+def _seeds(maps):
+    """The least and the greatest correlation of the states' maps between seeds; None with one seed."""
+    rows = _where(maps, kind="state", statistic="correlation")
+    rows = rows[rows.other.astype(str).str.startswith("seed_") & rows.value.notna()]
+    return {"least": rows.value.min(), "most": rows.value.max()} if len(rows) else None
+
+
+def _check(rows, maps, corruption, main):
+    """The picture under one corruption: what it costs, what the whole subject returns, how alike its map is."""
+    rows = _at_first(rows, corruption)
+    cost = _cell(_where(rows, reading="whole", kind="total"))
+    if cost is None:
+        return None
+    share = _best(_where(rows, reading="recovered", kind="state", role=SUBJECT))
+    alike = _where(maps, kind="state", statistic="correlation", other=corruption)
     return {
-        "correlation": cells[pair[0]].corr(cells[pair[1]]) if len(cells) > 2 else math.nan,
-        "facts": facts,
-        "few": few,
-        "enough": clear and not few,
+        "cost": cost,
+        "whole": share,
+        "alike": None if corruption == main or alike.empty else over_seeds(alike.value, alike.ci_low, alike.ci_high),
     }
+
+
+def _time(rows):
+    """When the subject is needed: what the rest of the answer rests on, what is recalled, what is carried on."""
+    return _known({"rests": _rests(rows), "recalled": _recalled(rows), "carried": _carried(rows)})
+
+
+def _rests(rows):
+    rows = _where(rows, reading="rests", revealed=None)
+    found = {}
+    for stage in STAGES:
+        own = _where(rows, stage=stage)
+        subject = _cell(_where(own, hidden="subject"))
+        if subject:
+            parts = {hidden: _cell(_where(own, hidden=hidden, kind="swap")) for hidden in ("revealed", "both")}
+            found[stage] = {"subject": subject, **parts}
+    return found
+
+
+def _recalled(rows):
+    """Recall with the subject hidden throughout, and the steps between which half of the answers are lost."""
+    rows = _where(rows, reading="recalled", kind="subject")
+    if rows.empty:
+        return None
+    since, until = (_where(rows, hidden=way) for way in ("from", "until"))
+    curves = [part.groupby("step")["mean"].mean() for part in (since, until)]
+    spared = [step for step, share in curves[1].items() if share >= 0.5]  # hidden up to there, half are still right
+    needed = [step for step, share in curves[0].items() if share < 0.5]  # hidden from there on, half are not
+    found = {
+        "hidden": _cell(_where(since, step=0)),
+        "steps": int(rows.step.max()),
+        "until": int(max(spared)) if spared else None,
+        "from": int(max(needed)) if needed else None,
+    }
+    return found
+
+
+def _carried(rows):
+    rows = _where(rows, reading="carried", hidden="restored", kind="state")
+    return _known({stage: _cell(_where(rows, stage=stage)) for stage in ("between", "t2", "end")}) or None

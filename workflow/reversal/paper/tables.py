@@ -7,6 +7,7 @@ from markupsafe import Markup
 from ..data.facts import RECALL_SPLITS
 from ..memory.vocabulary import CONCEPTS, IN_ONE_SPACE, REFERENCES
 from ..models.families import FAMILIES
+from ..tracing.vocabulary import CORRUPTIONS
 from . import phrases
 
 BY_QUESTION = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
@@ -163,38 +164,56 @@ def likelihood(numbers):
 
 
 def traced(numbers):
-    """What hiding the subject costs."""
-    head = _head("Model, questions", "Facts traced", "Clean", "Subject hidden", "Total effect")
+    """What hiding the subject costs, and what its states return."""
+    head = _head(
+        *("Model, questions", "Facts traced", "Nats lost", "Against the partner's answer", "p, then with it hidden"),
+        *("Still recalled", "Returned by the subject", "By its last token", "Lost without the subject"),
+    )
     body = []
     for label, own in _traced(numbers):
         for split, count in own["facts"].items():
-            found = own["total"].get(split)
-            shown = [_estimate(found[kind]) for kind in ("clean", "corrupted", "total")] if found else ["–"] * 3
+            found, site = own["total"].get(split), own["sites"].get(split)
+            recalled = own["time"].get(split, {}).get("recalled")
+            shown = ["–"] * 7
+            if found and site:
+                likely = [phrases.number(found[kind]["estimate"]) for kind in ("clean", "corrupted")]
+                shown = [
+                    _estimate(found["cost"], 1),
+                    _estimate(found["contrast"], 1) if found["contrast"] else "–",
+                    Markup(" → ").join(likely),
+                    _share(recalled["hidden"]) if recalled else "–",
+                    _share(site["whole"])
+                    + Markup("<br><small>layer ")
+                    + str(site["whole"]["layer"])
+                    + Markup("</small>"),
+                    *(_share(site[part]) if site[part] else "–" for part in ("last", "needed")),
+                ]
             body.append([f"{label}, {_phrase(numbers, split)}", f"{count['traced']} of {count['asked']}", *shown])
-    return Table(head, body, ("tables/traced_facts.csv", "tables/causal_trace.csv"))
+    return Table(head, body, ("tables/traced_facts.csv", "tables/causal_trace.csv", "tables/time.csv"))
 
 
-def peaks(numbers):
-    """The layer and role with the largest average effect."""
-    kinds = {"state": "hidden state", "mlp": "MLP", "attn": "attention"}
-    head = _head("Model, questions", "Restored", "At the subject", "Whole subject", "Elsewhere")
+def checks(numbers):
+    """Ways to hide the subject side by side: does the picture hold?"""
+    names = numbers["tracing"]["corruptions"]
+    head = [
+        [Cell("Model, questions", rows=2), *(Cell(CORRUPTIONS[name], 2 if name == names[0] else 3) for name in names)],
+        [
+            Cell(text)
+            for name in names
+            for text in ("nats lost", "returned by the subject", *(() if name == names[0] else ("map's r",)))
+        ],
+    ]
     body = []
     for label, own in _traced(numbers):
-        for split, peak in own["peak"].items():
-            for kind, found in peak.items():
-                places = (found["subject"], found["together"], found["elsewhere"])
-                body.append([f"{label}, {_phrase(numbers, split)}", kinds[kind], *map(_peak, places)])
-    return Table(head, body, ("tables/causal_trace.csv",))
-
-
-def stages(numbers):
-    """The subject's effect when the first answer token is about to appear, and when the last one is."""
-    head = _head("Questions", "First step", "Last step", "Change", "Revealed answer, last step", "Facts")
-    body = []
-    for split, found in numbers["tracing"]["models"][numbers["study"]["mdm"]]["stages"].items():
-        shown = [_estimate(found[name]) for name in ("first", "last", "change")]
-        body.append([_phrase(numbers, split), *shown, _peak(found["revealed"]), found["first"]["n"]])
-    return Table(head, body, ("tables/causal_trace.csv",))
+        for split, found in own["checks"].items():
+            row = [f"{label}, {_phrase(numbers, split)}"]
+            for name in names:
+                one = found.get(name)
+                row += [_estimate(one["cost"], 1), _share(one["whole"]) if one["whole"] else "–"] if one else ["–", "–"]
+                if name != names[0]:
+                    row.append(_estimate(one["alike"]) if one and one["alike"] else "–")
+            body.append(row)
+    return Table(head, body, ("tables/causal_trace.csv", "tables/trace_maps.csv"))
 
 
 def _traced(numbers):
@@ -312,8 +331,7 @@ TABLES = {
     "recall-by-question": recall_by_question,
     "likelihood": likelihood,
     "traced": traced,
-    "peaks": peaks,
-    "stages": stages,
+    "checks": checks,
     "symmetry": symmetry,
     "edits": edits,
     "settings": settings,

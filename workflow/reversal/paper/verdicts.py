@@ -1,13 +1,11 @@
 """What the numbers allow one to say: the verdicts and the lists from which the template makes its sentences."""
 
-import math
-
 from markupsafe import Markup
 
 from ..tracing.vocabulary import UNTRACED
 from . import phrases
 
-LIKENESS = {"nearly the same": 0.9, "similar": 0.6, "at most loosely similar": -math.inf}  # by correlation
+LIKENESS = {"nearly the same": 0.9, "similar": 0.6}  # by the least correlation that its interval allows
 TAKEN = 0.5  # the least share of edits
 
 
@@ -44,29 +42,31 @@ def having(models, found, part=None):
 
 
 def parts(found, name):
-    """The same part of each finding: {item: part}."""
-    return {item: one[name] for item, one in found.items()}
+    """The same part of each finding that has it: {item: part}."""
+    return {item: one[name] for item, one in found.items() if name in one}
 
 
 def likeness(found):
-    """How alike two sets of effects are, by their correlation, where they can be compared."""
-    if not found["enough"] or found["correlation"] is None:
+    """How alike two maps of effects are, by the interval of their correlation, where they can be compared."""
+    if not found["enough"]:
         return "not comparable"
-    return next(words for words, least in LIKENESS.items() if found["correlation"] >= least)
+    low, high = (found["correlation"][end] for end in ("low", "high"))
+    unlike = "at most loosely similar" if phrases.known(high) and high < min(LIKENESS.values()) else "not clearly alike"
+    return next((words for words, least in LIKENESS.items() if phrases.known(low) and low >= least), unlike)
 
 
 def correlation(found):
-    """`r = 0.93`, or why there is none to tell."""
+    """`r = 0.93 [0.88, 0.98]`, or why there is none to tell."""
     if likeness(found) != "not comparable":
-        return "r = " + phrases.number(found["correlation"])
-    return "too few facts" if found["few"] else "hiding the subject has no clear effect in one of the two"
+        return "r = " + phrases.estimate(found["correlation"])
+    return "too few facts" if found["few"] else "the maps tell nothing but noise"
 
 
 def route(alike):
     """The lesser likeness of the two questions' pathways, where both can be compared."""
     if len(alike) < 2 or any(likeness(found) == "not comparable" for found in alike.values()):
         return "not comparable"
-    return likeness(min(alike.values(), key=lambda found: found["correlation"]))
+    return likeness(min(alike.values(), key=lambda found: found["correlation"]["low"]))
 
 
 def reasons(models):

@@ -34,8 +34,11 @@ def denoise(net, prompts, *, steps, given=None, generator=None, **sampling):
 
 
 @torch.no_grad()
-def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None):
+def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None, look=None):
     """{n: what `denoise` gives in n steps} for each n of the list `steps`, for one `Sampling`.
+
+    look: what the network makes of canvases, in the place of `network.predictions`: a function of canvases (A, L), the
+        prompts (A,) whose they are and their steps (A,) to states (A, L, D). Guidance leads away from the plain one.
 
     No canvas is taken through the same turns twice: from as many steps as there are masked tokens on, one is revealed
     at a time, and further steps change nothing.
@@ -66,7 +69,7 @@ def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None):
             fixed[list(rows)].to(device),
             torch.stack(groups).to(device),
             turns,
-            functools.partial(_predict, net, sampling, noise),
+            functools.partial(_predict, net, sampling, noise, look and functools.partial(_look, look, rows)),
             mask,
             sampling.remasking,
         )
@@ -100,7 +103,7 @@ def _fill(canvas, given, groups, turns, predict, mask, remasking):
         here = groups[active] == group  # (A, L)
         masked = here & (step[active] == MASKED)
         token, score = torch.zeros_like(canvas[active]), torch.full(here.shape, -1.0, device=here.device).double()
-        token[masked], score[masked] = predict(canvas[active], given[active], masked, active)
+        token[masked], score[masked] = predict(canvas[active], given[active], masked, active, now[:, 0])
         if remasking == "low_confidence":
             shown = here & (step[active] >= 0)
             score = torch.where(shown, confidence[active], score)
@@ -120,13 +123,20 @@ def _fill(canvas, given, groups, turns, predict, mask, remasking):
     return list(zip(canvas.cpu(), step.cpu(), confidence.cpu(), withdrawn, strict=True))
 
 
-def _predict(net, sampling, noise, canvas, given, where, rows):
+def _look(look, prompts, canvas, rows, now):
+    return look(canvas, [prompts[i] for i in rows], now.tolist())
+
+
+def _predict(net, sampling, noise, look, canvas, given, where, rows, now):
     """The predicted token and its confidence (P,) at each position `where` (A, L) of the canvases (A, L).
 
-    `rows` (A,) says which generators of `noise` are theirs.
+    `rows` (A,) says which generators of `noise` are theirs, `now` (A,) at which step they are.
     """
     guidance, temperature = sampling.guidance, sampling.temperature
-    logits = _guided_logits(net, canvas, given, where, guidance) if guidance else _logits(net, canvas, where)
+    states = look(canvas, rows, now) if look else None
+    logits = (
+        _guided_logits(net, canvas, given, where, guidance, states) if guidance else _logits(net, canvas, where, states)
+    )
     best, token = logits.max(-1)
     if temperature:
         noisy = logits.double() - temperature * _exponential(where, logits.shape[-1], [noise[i] for i in rows]).log()
@@ -137,17 +147,20 @@ def _predict(net, sampling, noise, canvas, given, where, rows):
     return token, (chosen - best).double().exp() / total
 
 
-def _logits(net, canvas, where):
-    """Logits (P, V) at the positions `where` (B, L) of `canvas` (B, L); the head runs there only."""
-    return network.logits(net, network.predictions(net, canvas)[where]).float()
+def _logits(net, canvas, where, states=None):
+    """Logits (P, V) at the positions `where` (B, L) of `canvas` (B, L) or its `states`; the head runs there only."""
+    return network.logits(net, (network.predictions(net, canvas) if states is None else states)[where]).float()
 
 
-def _guided_logits(net, canvas, given, where, guidance):
+def _guided_logits(net, canvas, given, where, guidance, conditional=None):
     """The same, led away from what the canvases would say without the `given` tokens (B, L)."""
     # Rows that differ only in what was given are one canvas without it: before the first reveal, all of them.
     unguided, same = canvas.masked_fill(given, network.mask_id(net)).unique(dim=0, return_inverse=True)
-    states = network.predictions(net, torch.cat([canvas, unguided]))
-    conditional, unconditional = states.split([len(canvas), len(unguided)])
+    if conditional is None:
+        states = network.predictions(net, torch.cat([canvas, unguided]))
+        conditional, unconditional = states.split([len(canvas), len(unguided)])
+    else:
+        unconditional = network.predictions(net, unguided)
     row, position = where.nonzero().T
     chosen = torch.cat([conditional[row, position], unconditional[same[row], position]])
     conditional, unconditional = network.logits(net, chosen).float().chunk(2)

@@ -26,12 +26,21 @@ class Problem(NamedTuple):
 
     clean: torch.Tensor  # (T, D)
     corrupted: torch.Tensor  # (draws, T, D)
-    answer: Mapping  # {position: token predicted there}
+    answer: Mapping | list  # {position: token predicted there}, or such pairs where one position is read twice
     groups: list | None = None  # tuples of positions restored together; None: every position by itself
 
     def restored(self):
         """The tuples of positions that are restored together."""
         return [(place,) for place in range(len(self.clean))] if self.groups is None else self.groups
+
+    def asked(self):
+        """The (position, token) pairs of the answer."""
+        return list(self.answer.items()) if isinstance(self.answer, Mapping) else self.answer
+
+    def turned(self):
+        """The same with clean and corrupted exchanged, of one draw: what is put back is then what is taken away."""
+        [corrupted] = self.corrupted
+        return self._replace(clean=corrupted, corrupted=self.clean[None])
 
 
 class Runs(NamedTuple):
@@ -155,8 +164,8 @@ def restore(net, problems, *, kind="state", window=1, severed=None, precision="f
 
 def _restore_by_hooks(net, problem, kind, plan, severed, budget):
     embedded = torch.cat([problem.clean[None], problem.corrupted])
-    position, token = torch.tensor(list(problem.answer.items()), device=embedded.device).T
-    with hooks.outputs({key: _site(net, *key) for key in _sites(kind, severed, len(plan))}) as seen:
+    position, token = torch.tensor(problem.asked(), device=embedded.device).T
+    with hooks.outputs({key: site(net, *key) for key in _sites(kind, severed, len(plan))}) as seen:
         base = _log_probabilities(net, embedded, position, token)
     draws = len(problem.corrupted)
     groups = problem.restored()
@@ -171,7 +180,7 @@ def _restore_by_hooks(net, problem, kind, plan, severed, budget):
             clean, kept = torch.zeros_like(rows), torch.zeros_like(rows) if severed is None else rows
             put = [((kind, first), clean)] + [((severed or kind, above), kept) for above in range(first + 1, end)]
             patches = [
-                (_site(net, *key), hooks.overwrite(run, place, seen[key][source[run], place])) for key, source in put
+                (site(net, *key), hooks.overwrite(run, place, seen[key][source[run], place])) for key, source in put
             ]
             with hooks.attached(patches):
                 restored[some, layer] = _log_probabilities(net, embedded[rows], position, token)
@@ -184,7 +193,8 @@ def _sites(kind, severed, layers):
     return [(name, layer) for name in {kind, severed} - {None} for layer in range(layers)]
 
 
-def _site(net, name, layer):
+def site(net, name, layer):
+    """The module whose output is the "state" of a layer, or what its "mlp" or "attn" adds."""
     block = network.layers(net)[layer]
     return {"state": lambda b: b, "mlp": network.mlp, "attn": network.attention}[name](block)
 
@@ -219,7 +229,7 @@ def _check(net, problems, kind, window, severed, precision):
     for problem in problems:
         if not problem.answer:
             raise UserError("an answer has at least one token")
-        for position, token in problem.answer.items():
+        for position, token in problem.asked():
             if not 0 <= position < len(problem.clean):
                 raise UserError(f"answer has position {position}; the sequence has {len(problem.clean)} tokens")
             if not 0 <= token < network.vocab(net):

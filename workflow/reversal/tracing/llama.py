@@ -133,7 +133,7 @@ def restore(net, problems, *, kind, plan, severed, precision, budget):
     """
     by_length = {}
     for i, problem in enumerate(problems):
-        length = len(problem.clean) if network.is_diffusion(net) else max(problem.answer) + 1
+        length = len(problem.clean) if network.is_diffusion(net) else max(place for place, _ in problem.asked()) + 1
         by_length.setdefault(length, []).append(i)
     results = [None] * len(problems)
     dtype = DTYPES[precision]
@@ -259,7 +259,7 @@ def _spread_out(x, position, length):
 def _answers(problems):
     """Positions and tokens (problems, A) of the answers."""
     longest = max(len(problem.answer) for problem in problems)
-    answers = [list(problem.answer.items()) for problem in problems]
+    answers = [problem.asked() for problem in problems]
     return torch.tensor([answer + answer[:1] * (longest - len(answer)) for answer in answers]).unbind(-1)
 
 

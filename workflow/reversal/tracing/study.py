@@ -1,10 +1,13 @@
 """What is traced: which facts, at which steps, under which corruptions.
 
 A fact is traced when the model answers a question about it. The clean trajectory tells at which step each token of the
-answer appeared: a diffusion network is traced from t1, the step that shows the first of them, to t2, which shows the
-last. The canvas is what the step found, and the score the joint one of the answer tokens still masked there. Guidance
-may shape the trajectory; what is traced is one conditional run of the network. An autoregressive network is given its
-own answer, and each token of it is a step.
+answer appeared: a diffusion network is traced at t1, the step that shows the first of them, at t2, which shows the
+last, and half way. The canvas is what the step found, and the score the joint one of the answer tokens still masked
+there: at t1, of the whole answer. Guidance may shape the trajectory; what is traced is one conditional run of the
+network. An autoregressive network is given its own answer, each token of it is a step, and the score is the joint one
+of the tokens from there on, each given those before it: at t1, too, of the whole answer.
+
+At t1 every kind is traced; later the hidden states alone, under the leading corruption.
 """
 
 import hashlib
@@ -21,17 +24,25 @@ from ..common.errors import UserError
 from ..models import network, tokens
 from ..recall.files import entering
 from . import engine
-from .files import FactTrace
+from .files import FactTrace, array_name
 from .vocabulary import (
+    AT_ONCE,
     CORRUPTIONS,
     KINDS,
     NO_MASK,
     NO_PARTNER,
     NOT_ANSWERED,
     NOT_NEEDED,
-    SCORES,
+    REVEALED,
+    RIVAL,
+    STAGES,
+    TOGETHER,
     TOO_SHORT,
     TRACED,
+    UNEQUAL,
+    WHOLE,
+    WINDOWED,
+    leading,
 )
 
 
@@ -44,11 +55,11 @@ class Tracing:
     corruptions: Mapping
     most_facts: int | None = None  # of those the model answers; None: all
     least_tokens: int = 2  # answers of fewer tokens are not traced
-    most_steps: int = 3  # of t1 … t2, evenly chosen, both ends included
-    draws: int = 10  # of the noise: each fact has its own, the same for all its steps
+    draws: int = 3  # of the noise: each fact has its own, the same for all its steps
     scale: float = 3.0  # of the noise, in standard deviations of the embeddings
     seed: int = 0  # of the noise
-    window: int = 1  # layers restored together for mlp and attn
+    # layers restored together for mlp and attn; the first leads, the others are traced at subject and answer alone
+    windows: tuple = (1,)
     precision: str = "float32"  # as in `engine.restore`
 
     def __post_init__(self):
@@ -60,55 +71,116 @@ class Tracing:
             for kind in kinds:
                 if kind not in KINDS:
                     raise UserError(f"kind {kind!r} of {name!r} is unknown; the kinds are {', '.join(KINDS)}")
-        for name in ("most_steps", "draws"):
-            if (value := getattr(self, name)) < 1:
-                raise UserError(f"{name} is {value}; it is a whole number from 1 up")
+        if self.draws < 1:
+            raise UserError(f"draws is {self.draws}; it is a whole number from 1 up")
+        if not self.windows:
+            raise UserError("windows is empty; it needs a number of layers")
+
+
+class Partner(NamedTuple):
+    """Who takes a subject's place: the tokens of the other's subject, and of what is true of them."""
+
+    subject: list
+    answer: list
 
 
 class Answered(NamedTuple):
-    """A question that the model answered, and what its canvas held at the steps to trace."""
+    """A question that the model answered, and how the answer came about."""
 
     row: object  # a facts.Row
-    ids: list  # the prompt and what was generated
+    completion: dict  # as `recall.ask` gives it
     prompt: int  # tokens of the prompt
     subject: tuple  # range of tokens
     answer: tuple  # range of tokens
-    t1: int
-    t2: int
-    steps: list  # those of t1 … t2 to trace
-    canvases: list  # the ids that each of them found
+    moments: list  # the steps that reveal tokens of the answer
+    partner: Partner | None = None
+
+    @property
+    def ids(self):
+        """The prompt and what was generated."""
+        return self.completion["ids"]
+
+    @property
+    def t1(self):
+        """The step that reveals the answer's first token."""
+        return self.moments[0]
+
+    @property
+    def t2(self):
+        """The step that reveals its last."""
+        return self.moments[-1]
+
+    @property
+    def steps(self):
+        """The steps that are traced: t1, half way and t2, as far as they differ."""
+        return evenly(self.t1, self.t2, len(STAGES))
+
+    @property
+    def rival(self):
+        """The partner's answer, where it has as many tokens and is another; or None."""
+        own, rival = self.ids[slice(*self.answer)], self.partner and self.partner.answer
+        return rival if rival and len(rival) == len(own) and rival != own else None
+
+    def stage(self, step):
+        """The stage of a step; one that reveals the whole answer is t1."""
+        return {self.t2: "t2", self.t1: "t1"}.get(step, "between")
+
+    def entering(self, net, step):
+        """What the network sees at a step, ids (P,), and the places of the answer's tokens that are still to come.
+
+        A diffusion network sees its canvas; an autoregressive one is given all of its answer but the last token.
+        """
+        first, end = self.answer
+        if network.is_diffusion(net):
+            canvas = entering(self.completion, step, network.mask_id(net))
+            return canvas, [place for place in range(first, end) if canvas[place] == network.mask_id(net)]
+        return self.ids[: end - 1], list(range(max(first, self.prompt + step), end))
+
+    def asked(self, net, places, answer=None):
+        """The (position, token) pairs to read for the answer's tokens at some places, or for another answer's."""
+        answer = self.ids[slice(*self.answer)] if answer is None else answer
+        return [(network.read_at(net, place), answer[place - self.answer[0]]) for place in places]
 
 
 def trace_split(net, tokenizer, rows, completions, settings, *, split="", job=None):
-    """Trace the facts that the `rows` of one split ask for: a list of `FactTrace`, and the outcome for every fact.
+    """Trace the facts that the `rows` of one split ask for: their `Answered`, `FactTrace`s, and every fact's outcome.
 
     `completions` are the model's answers to these rows, in their order, as `recall.ask` gives them; their trajectories
     are what is traced, as the `Tracing` settings say. The outcomes are a table with columns fact, corruption, outcome.
     """
-    chosen = choose(rows, completions)
-    answered = {
-        fact: answer(net, tokenizer, *own, most_steps=settings.most_steps) if own else None
-        for fact, own in chosen.items()
-    }
-    outcome = {fact: _outcome(found, settings.least_tokens) for fact, found in answered.items()}
-    wanted = [fact for fact in chosen if outcome[fact] == TRACED]
-    most = len(wanted) if settings.most_facts is None else settings.most_facts
-    outcome |= dict.fromkeys(wanted[most:], NOT_NEEDED)
-    subjects = _subjects(tokenizer, rows)
-    progress = job.progress(len(wanted[:most]), f"tracing {split}", "facts") if job else None
-    traces, records = [], []
-    for fact in wanted[:most]:
-        ways = _ways(net, answered[fact], subjects, settings)
+    found, outcome = find(tokenizer, rows, completions, settings)
+    progress = job.progress(len(found), f"tracing {split}", "facts") if job else None
+    traces, records = [], [(fact, name, why) for fact, why in outcome.items() for name in settings.corruptions]
+    for one in found:
+        ways = _ways(net, one, settings)
         corrupt = {name: way for name, way in ways.items() if callable(way)}
         if corrupt:
-            traces.append(trace_fact(net, tokenizer, answered[fact], corrupt, settings))
-        records += [(fact, name, TRACED if callable(way) else way) for name, way in ways.items()]
+            traces.append(trace_fact(net, tokenizer, one, corrupt, settings))
+        records += [(one.row.fact, name, TRACED if callable(way) else way) for name, way in ways.items()]
+        records += [(one.row.fact, beside, why) for beside, why in _beside(one).items()]
         if progress:
             progress.advance()
-    records += [
-        (fact, name, outcome[fact]) for fact in chosen if outcome[fact] != TRACED for name in settings.corruptions
-    ]
-    return traces, pd.DataFrame(records, columns=["fact", "corruption", "outcome"])
+    return found, traces, pd.DataFrame(records, columns=["fact", "corruption", "outcome"])
+
+
+def find(tokenizer, rows, completions, settings):
+    """The questions to trace, a list of `Answered`, and of every other fact why it is not: {fact: outcome}."""
+    partners = _partners(tokenizer, rows)
+    found, outcome = [], {}
+    for fact, own in choose(rows, completions).items():
+        one = answer(tokenizer, *own) if own else None
+        outcome[fact] = _outcome(one, settings.least_tokens)
+        if outcome[fact] == TRACED:
+            found.append(one._replace(partner=swap_partner(one, partners)))
+    most = len(found) if settings.most_facts is None else settings.most_facts
+    outcome |= {one.row.fact: NOT_NEEDED for one in found[most:]}
+    return found[:most], {fact: why for fact, why in outcome.items() if why != TRACED}
+
+
+def _beside(found):
+    """What becomes of the readings beside the traces: {reading: outcome}."""
+    rival = NO_PARTNER if found.partner is None else UNEQUAL if found.rival is None else TRACED
+    return {REVEALED: AT_ONCE if found.t1 == found.t2 else TRACED, RIVAL: rival}
 
 
 def choose(rows, completions):
@@ -119,21 +191,15 @@ def choose(rows, completions):
     return {fact: own[i % len(own)] if own else None for i, (fact, own) in enumerate(answered.items())}
 
 
-def answer(net, tokenizer, row, completion, *, most_steps):
-    """What a completion's canvas held at the steps to trace: an `Answered`, or None where the answer is not found."""
+def answer(tokenizer, row, completion):
+    """Where in a completion the answer is, and when it came about: an `Answered`; None where it is not found."""
     ids, prompt = completion["ids"], completion["prompt_tokens"]
     span = locate(tokenizer, ids[prompt:], row)
     if span is None:
         return None
     place = (prompt + span[0], prompt + span[1])
-    shown = [step for position, _, step, _ in completion["revealed"] if position in range(*place)]
-    steps = evenly(min(shown), max(shown), most_steps)
-    if network.is_diffusion(net):
-        canvases = [entering(completion, step, network.mask_id(net)) for step in steps]
-    else:
-        canvases = [ids[: prompt + step] for step in steps]
-    subject = tokens.encode(tokenizer, row).subject
-    return Answered(row, ids, prompt, subject, place, min(shown), max(shown), steps, canvases)
+    shown = {step for position, _, step, _ in completion["revealed"] if position in range(*place)}
+    return Answered(row, completion, prompt, tokens.encode(tokenizer, row).subject, place, sorted(shown))
 
 
 def locate(tokenizer, generated, row):
@@ -157,59 +223,128 @@ def evenly(first, last, most):
     return sorted({round(value) for value in np.linspace(first, last, count).tolist()})
 
 
+class Asked(NamedTuple):
+    """What the network is asked about one fact: problems, and at each step which of their answers are the score.
+
+    A score is the sum over some answers of one problem, (problem, slice); that of the rival answer may be None.
+    """
+
+    canvases: list
+    answers: list  # of each problem, (position, token) pairs
+    own: list  # (problem, slice) for each step
+    rival: list
+
+    def first(self):
+        """The same of t1 alone."""
+        needed = 1 + max(place for place, _ in filter(None, (self.own[0], self.rival[0])))
+        return Asked(self.canvases[:needed], self.answers[:needed], self.own[:1], self.rival[:1])
+
+
 def trace_fact(net, tokenizer, found, corrupt, settings):
     """The `FactTrace` of one answered question.
 
     `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
     """
     kinds = {name: list(settings.corruptions[name]) for name in corrupt}
-    how = {"window": settings.window, "precision": settings.precision}
-    masked = network.is_diffusion(net)
-    canvases = found.canvases if masked else found.canvases[-1:]
-    answers = [_still_masked(net, found, canvas) for canvas in canvases] if masked else [_next(net, found)]
-    length = len(canvases[-1])
-    places = [*((place,) for place in range(length)), tuple(range(*found.subject))]
-    problems = {
-        name: [
-            engine.Problem(engine.embed(net, canvas), make(canvas), wanted, places)
-            for canvas, wanted in zip(canvases, answers, strict=True)
-        ]
-        for name, make in corrupt.items()
-    }
-    restored = {name: {} for name in corrupt}  # {corruption: {kind: [Trace at each step]}}
+    asked, plain = _ask(net, found, found.rival), _ask(net, found)
+    length = len(asked.canvases[0])
+    mask = network.mask_id(net) if network.is_diffusion(net) else None
+    reader = network.read_at(net, found.prompt)
+    places = length + len(TOGETHER)
+    arrays = {}
     for kind in KINDS:
-        owners = [name for name in corrupt if kind in kinds[name]]
-        what, severed, *_ = KINDS[kind]
-        together = [problem for name in owners for problem in problems[name]]
-        runs = iter(engine.restore(net, together, kind=what, severed=severed, **how) if together else ())
-        for name in owners:
-            own = [next(runs) for _ in problems[name]]
-            # One run of an autoregressive network predicts the tokens of all steps.
-            restored[name][kind] = (
-                [engine.score(run) for run in own]
-                if masked
-                else [engine.score(own[0], [i]) for i in range(len(found.steps))]
-            )
-    mask, reader = network.mask_id(net) if masked else None, network.read_at(net, found.prompt)
+        for window in settings.windows if kind in WINDOWED else settings.windows[:1]:
+            leads = window == settings.windows[0]
+            some = list(range(places)) if leads else [found.subject[1] - 1, *range(length, places)]
+            parts = {}  # {(corruption, reading): (what is asked, its problems)}
+            for name in [name for name in corrupt if kind in kinds[name]]:
+                main = name == leading(settings.corruptions)
+                if main or leads:
+                    own = asked if kind == "state" else plain
+                    own = own if main and kind == "state" else own.first()
+                    parts[name, "restored"] = own, _problems(net, found, own, corrupt[name], some)
+                if main and leads and kind in WHOLE and name != "gaussian":
+                    problems = _problems(net, found, plain.first(), corrupt[name], some)
+                    parts[name, "necessary"] = plain.first(), [problem.turned() for problem in problems]
+            what, severed, *_ = KINDS[kind]
+            how = {"kind": what, "severed": severed, "window": window, "precision": settings.precision}
+            together = [problem for _, problems in parts.values() for problem in problems]
+            runs = iter(engine.restore(net, together, **how) if together else ())
+            for (name, reading), (own, problems) in parts.items():
+                ran = [next(runs) for _ in problems]
+                for key, array in _scored(own, ran, name, (reading, kind, window), (places, some)).items():
+                    if key not in arrays or len(array) > len(arrays[key]):
+                        arrays[key] = array
     return FactTrace(
         about=_about(tokenizer, found),
-        steps=list(found.steps),
-        roles=[[*roles(found, canvas, length, mask, reader), "whole subject"] for canvas in found.canvases],
+        steps=found.steps,
+        roles=[[*roles(found, found.entering(net, step)[0], mask, reader), *TOGETHER] for step in found.steps],
         kinds=kinds,
-        arrays=_arrays(restored, kinds),
+        windows=list(settings.windows),
+        arrays={name: array.astype(np.float32) for name, array in arrays.items()},
     )
 
 
-def _still_masked(net, found, canvas):
-    """The answer's tokens that `canvas` hides, by where they are read."""
-    masked = [place for place in range(*found.answer) if canvas[place] == network.mask_id(net)]
-    return {network.read_at(net, place): found.ids[place] for place in masked}
+def _ask(net, found, rival=None):
+    """What a network is asked about a fact, and of a `rival` answer of as many tokens."""
+    asked = Asked([], [], [], [])
+    if network.is_diffusion(net):
+        for i, step in enumerate(found.steps):
+            canvas, places = found.entering(net, step)
+            asked.canvases.append(canvas)
+            asked.answers.append(found.asked(net, places) + (found.asked(net, places, rival) if rival else []))
+            asked.own.append((i, slice(len(places))))
+            asked.rival.append((i, slice(len(places), None)) if rival else None)
+        return asked
+    canvas, places = found.entering(net, found.t1)
+    for answer in (None, rival) if rival else (None,):
+        asked.canvases.append(canvas if answer is None else found.ids[: found.answer[0]] + answer[:-1])
+        asked.answers.append(found.asked(net, places, answer))
+    for i, step in enumerate(found.steps):
+        asked.own.append((0, slice(step - found.t1, None)))
+        asked.rival.append((1, slice(None)) if rival and i == 0 else None)
+    return asked
 
 
-def _next(net, found):
-    """Each step's token, by where it is read."""
-    places = [found.prompt + step for step in found.steps]
-    return {network.read_at(net, place): found.ids[place] for place in places}
+def _problems(net, found, asked, corrupt, some):
+    """An `engine.Problem` for each canvas; of its places, the whole subject and the whole answer last, `some` are put
+    back."""
+    problems = []
+    for canvas, answer in zip(asked.canvases, asked.answers, strict=True):
+        problem = engine.Problem(engine.embed(net, canvas), corrupt(canvas), answer)
+        read = tuple(sorted({place for place, _ in answer}))
+        places = [*((place,) for place in range(len(canvas))), tuple(range(*found.subject)), read]
+        problems.append(problem._replace(groups=[places[place] for place in some]))
+    return problems
+
+
+def _scored(asked, runs, corruption, site, spread):
+    """The arrays of `runs` with something put at a `site`, (reading, kind, window).
+
+    `spread` says how many places there are, and which of them ran.
+    """
+    arrays, (length, some) = {}, spread
+
+    def scores(which, part):
+        number, tokens = which
+        return getattr(runs[number], part)[..., tokens].double().sum(-1)  # (draws, …), of the clean run ()
+
+    def keep(score, clean, corrupted, restored):
+        whole = np.full((length, restored.shape[-1]), np.nan)
+        whole[some] = restored
+        arrays.setdefault(array_name(score, corruption, *site), []).append(whole)
+        if site[0] == "restored":  # the other way round, clean and corrupted are exchanged
+            arrays.setdefault(f"{score}.{corruption}.corrupted", []).append(corrupted)
+            arrays.setdefault(f"{score}.clean", []).append(clean)
+
+    for own, rival in zip(asked.own, asked.rival, strict=True):
+        logs = [scores(own, part) for part in engine.Runs._fields]
+        keep("log_probability", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
+        keep("probability", logs[0].exp().item(), *(log.exp().mean(0).numpy() for log in logs[1:]))
+        if rival:
+            logs = [log - scores(rival, part) for log, part in zip(logs, engine.Runs._fields, strict=True)]
+            keep("contrast", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
+    return {key: np.array(values) for key, values in arrays.items()}
 
 
 def _about(tokenizer, found):
@@ -228,33 +363,14 @@ def _about(tokenizer, found):
     }
 
 
-def _arrays(restored, kinds):
-    arrays = {}
-    for name, by_kind in restored.items():
-        some = by_kind[kinds[name][0]]
-        for score, prefix in zip(SCORES, ("", "log_"), strict=True):
-            field = partial(_field, prefix)
-            arrays[f"{score}.clean"] = np.array([field(trace, "clean") for trace in some])
-            arrays[f"{score}.{name}.corrupted"] = np.array([field(trace, "corrupted") for trace in some])
-            arrays[f"{score}.{name}.restored"] = np.stack(
-                [[field(trace, "restored").numpy() for trace in by_kind[kind]] for kind in kinds[name]]
-            )
-    return {name: array.astype(np.float32) for name, array in arrays.items()}
+def roles(found, canvas, mask, reader):
+    """The role of each position when the network sees `canvas`.
 
-
-def _field(prefix, trace, name):
-    return getattr(trace, prefix + name)
-
-
-def roles(found, canvas, length, mask, reader):
-    """The role of each of `length` positions when the network sees `canvas`; None beyond it.
-
-    `mask` is None for an autoregressive network. `reader` is where the first token after the prompt is read: if that is
-    the last prompt token, then this is its role, also where the subject ends the prompt.
+    `mask` is None for an autoregressive network, which is given all of the answer but its last token. `reader` is where
+    the first token after the prompt is read: if that is the last prompt token, then this is its role, also where the
+    subject ends the prompt.
     """
-    return [
-        _role(found, place, canvas[place], mask, reader) if place < len(canvas) else None for place in range(length)
-    ]
+    return [_role(found, place, token, mask, reader) for place, token in enumerate(canvas)]
 
 
 def _role(found, place, token, mask, reader):
@@ -273,7 +389,7 @@ def _role(found, place, token, mask, reader):
     return "first subsequent" if place == end else "further prompt"
 
 
-def _ways(net, found, subjects, settings):
+def _ways(net, found, settings):
     """For each corruption a function from ids to corrupted embeddings, or why there is none."""
     ways = {}
     for name in settings.corruptions:
@@ -287,7 +403,7 @@ def _ways(net, found, subjects, settings):
             width = found.subject[1] - found.subject[0]
             put, reason = [network.mask_id(net)] * width if network.is_diffusion(net) else None, NO_MASK
         else:
-            put, reason = swap_partner(found.row, subjects), NO_PARTNER
+            put, reason = found.partner and found.partner.subject, NO_PARTNER
         ways[name] = partial(_with_tokens, net, found.subject, put) if put else reason
     return ways
 
@@ -300,26 +416,27 @@ def _with_tokens(net, subject, put, ids):
     return engine.replace_subject(net, ids, subject, put)
 
 
-def swap_partner(row, subjects):
-    """The subject's tokens in the next fact's row of the same template that has as many, but others; or None.
+def swap_partner(found, partners):
+    """The `Partner` in the next fact's row of the same template whose subject has as many tokens, but others; or None.
 
-    `subjects` has the tokens by template and fact.
+    One whose answer has as many tokens is preferred. `partners` has everybody by template and fact.
     """
-    of_fact = subjects[row.template]
+    of_fact = partners[found.row.template]
     facts = list(of_fact)
-    start = facts.index(row.fact)
-    for other in facts[start + 1 :] + facts[:start]:
-        if len(of_fact[other]) == len(of_fact[row.fact]) and of_fact[other] != of_fact[row.fact]:
-            return of_fact[other]
-    return None
+    start, own = facts.index(found.row.fact), of_fact[found.row.fact]
+    others = [of_fact[other] for other in facts[start + 1 :] + facts[:start]]
+    equal = [one for one in others if len(one.subject) == len(own.subject) and one.subject != own.subject]
+    alike = [one for one in equal if len(one.answer) == found.answer[1] - found.answer[0]]
+    return next(iter(alike or equal), None)
 
 
-def _subjects(tokenizer, rows):
-    subjects = {}
+def _partners(tokenizer, rows):
+    partners = {}
     for row in rows:
         example = tokens.encode(tokenizer, row)
-        subjects.setdefault(row.template, {})[row.fact] = example.ids[slice(*example.subject)]
-    return subjects
+        both = (example.ids[slice(*part)] for part in (example.subject, example.answer))
+        partners.setdefault(row.template, {})[row.fact] = Partner(*both)
+    return partners
 
 
 def _outcome(found, least_tokens):

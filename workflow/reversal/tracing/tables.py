@@ -1,15 +1,19 @@
-"""Traces over many facts: mean effects by token role, layer and step, with intervals."""
+"""Traces over many facts: effects by token role, layer and stage, and how sure their maps are, with intervals."""
 
 import numpy as np
 import pandas as pd
 
-from ..common import intervals
-from ..data.facts import SPLITS
-from .effects import effects_by_role, mean
-from .vocabulary import CORRUPTIONS, ROLES, SCORES, STAGES
+from ..common import contrasts, intervals
+from ..data.facts import FORWARD_REVERSE, SPLITS
+from .effects import at_first, indirect, necessary, total
+from .vocabulary import CORRUPTIONS, ROLES, SCORES, SINGLE_ROLES, STAGES, WHOLE, WINDOWED, leading
 
-KEYS = ["model", "seed", "split", "direction", "kind", "corruption", "score", "stage", "step", "layer", "role"]
-COLUMNS = [*KEYS, "n", "mean", "ci_low", "ci_high"]
+KEYS = ["model", "seed", "split", "direction", "kind", "window", "corruption", "score", "reading", "stage", "layer"]
+COLUMNS = [*KEYS, "role", "n", "mean", "ci_low", "ci_high"]
+MAP_KEYS = ["model", "seed", "split", "kind", "corruption", "statistic", "other"]
+MAP_COLUMNS = [*MAP_KEYS, "role", "layer", "n", "value", "ci_low", "ci_high", "ceiling", "place"]
+# The same question about people who were taught the other way round.
+SAME_QUESTION = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
 
 
 def count_outcomes(outcomes):
@@ -17,61 +21,190 @@ def count_outcomes(outcomes):
     return outcomes.groupby(["corruption", "outcome"], sort=False).size().rename("n").reset_index()
 
 
-def stages(trace):
-    """The stage of each step."""
-    t1, t2 = trace.about["t1"], trace.about["t2"]
-    names = {t1: "first", t2: "last"} if t1 != t2 else {t1: "only"}
-    return [names.get(step, "middle") for step in trace.steps]
+def aggregate(traces_by_split, *, model, seed):
+    """The rows of the study's table of traces, of one model: means over the facts of each split, with 95% intervals.
 
-
-def aggregate(traces, *, model, seed, split):
-    """Mean effects over the facts of one split, with 95% intervals: the rows of the study's table of traces.
-
-    `mean` is the average indirect effect, restored − corrupted, of a kind's layer at the tokens of a role. Kind "total"
-    is clean − corrupted, "clean" and "corrupted" the scores themselves; these have no layer and role "all". Rows with a
-    `step` are about that step; rows without are about the `stage`, "all" being all steps of a fact. n counts facts.
+    By `reading`, a site's `mean` is what restoring it returns ("indirect"), the share that is of the total effect
+    ("recovered"), the share that is lost where it alone is as if the subject were hidden ("necessary"), or by how much
+    the first exceeds that of the same people asked the other way round ("turned"). Reading "whole" has no site: its
+    kinds are the "clean" and the "corrupted" score, "total", their difference, and "change", what that has more than at
+    t1, fact by fact. Shares are ratios of means. n counts facts.
     """
-    frames = []
-    for corruption in CORRUPTIONS:
-        own = [trace for trace in traces if corruption in trace.kinds]
-        for score in SCORES if own else ():
-            effects = [effects_by_role(trace, corruption, score) for trace in own]
-            scores = [_scores(trace, corruption, score) for trace in own]
-            names = {"corruption": [corruption], "score": [score]}
-            axes = {"kind": own[0].kinds[corruption], "role": ROLES, "layer": range(effects[0].shape[-1])}
-            frames += _tables([value.swapaxes(0, 1) for value in effects], own, names | axes)
-            axes = {"kind": ("clean", "corrupted", "total"), "role": ["all"], "layer": [pd.NA]}
-            frames += _tables([value.T[..., None, None] for value in scores], own, names | axes)
+    frames = [
+        frame.assign(split=split)
+        for split, traces in traces_by_split.items()
+        for frame in _frames(traces)
+        if len(frame)
+    ]
+    frames += [frame for pair in FORWARD_REVERSE.values() for frame in _turned(traces_by_split, pair)]
     if not frames:
         return pd.DataFrame(columns=COLUMNS)
     table = pd.concat(frames, ignore_index=True)
-    table = table[table.n > 0].assign(model=model, seed=seed, split=split, direction=SPLITS[split].direction)
-    return table.astype({"step": "Int64", "layer": "Int64", "n": int})[COLUMNS].reset_index(drop=True)
+    table = table[table.n > 0].assign(model=model, seed=seed)
+    table["direction"] = table.split.map({split: about.direction for split, about in SPLITS.items()})
+    return table.astype({"layer": "Int64", "window": "Int64", "n": int})[COLUMNS].reset_index(drop=True)
 
 
-def _scores(trace, corruption, score):
-    clean, corrupted = trace.arrays[f"{score}.clean"], trace.arrays[f"{score}.{corruption}.corrupted"]
-    return np.stack([clean, corrupted, clean - corrupted]).astype(float)
+def _frames(traces):
+    for corruption in CORRUPTIONS:
+        for score in SCORES:
+            own = [trace for trace in traces if f"{score}.{corruption}.corrupted" in trace.arrays]
+            for stage in STAGES if own else ():
+                yield from _stage(own, corruption, score, stage)
 
 
-def _tables(values, traces, axes):
-    """Tables by stage and by step of facts' `values`, each (S, kinds, roles, L); `axes` name all but the first."""
-    by_stage, by_step = [], []
-    steps = sorted({step for trace in traces for step in trace.steps})
-    for value, trace in zip(values, traces, strict=True):
-        stage = np.array(stages(trace))
-        by_stage.append([mean(value[stage == name]) for name in STAGES] + [mean(value)])
-        by_step.append([mean(value[np.array(trace.steps) == step]) for step in steps])
-    return [
-        _table(by_stage, {"stage": [*STAGES, "all"], "step": [pd.NA], **axes}),
-        _table(by_step, {"stage": ["all"], "step": steps, **axes}),
-    ]
+def _stage(traces, corruption, score, stage):
+    """The tables of one stage, from the traces that have it."""
+    there = [(trace, trace.stages().index(stage)) for trace in traces if stage in trace.stages()]
+    about = {"corruption": corruption, "score": score, "stage": stage}
+    known = [(trace, i) for trace, i in there if i < len(trace.arrays[f"{score}.{corruption}.corrupted"])]
+    if not known:
+        return
+    scores = np.array([[_score(trace, corruption, score, part, i) for part in SCORED] for trace, i in known])
+    yield _table(scores, intervals.mean(scores), {"kind": SCORED}, about | {"reading": "whole", "role": "all"})
+    for kind in dict.fromkeys(kind for trace, _ in known for kind in trace.kinds[corruption]):
+        for window in known[0][0].windows if kind in WINDOWED else known[0][0].windows[:1]:
+            yield from _sites(known, about | {"kind": kind, "window": window if kind in WINDOWED else 1})
 
 
-def _table(values, axes):
-    """A row for each combination of the `axes`, with the mean of `values` (facts, ...) and its interval."""
-    values = np.array(values, float)
-    found = intervals.mean(values)
+SCORED = ["clean", "corrupted", "total", "change"]
+
+
+def _score(trace, corruption, score, part, i):
+    if part in ("total", "change"):
+        totals = total(trace, corruption, score)
+        return totals[i] if part == "total" else totals[i] - totals[0] if i else np.nan
+    return trace.arrays[f"{score}.clean" if part == "clean" else f"{score}.{corruption}.corrupted"][i]
+
+
+def _sites(known, about):
+    """The tables of one kind: what restoring returns, and shares."""
+    corruption, score, kind = (about[name] for name in ("corruption", "score", "kind"))
+    how = {"score": score, "window": about["window"] if kind in WINDOWED else None}
+    own = [(trace, i) for trace, i in known if i < len(_runs(trace, corruption, kind, how))]
+    if not own:
+        return
+    effects = np.array([indirect(trace, corruption, kind, **how)[i] for trace, i in own])
+    costs = np.array([total(trace, corruption, score)[i] for trace, i in own])[:, None, None]
+    axes = {"role": ROLES, "layer": range(effects.shape[-1])}
+    yield _table(effects, intervals.mean(effects), axes, about | {"reading": "indirect"})
+    if score == "probability":
+        return
+    yield _table(effects, contrasts.ratio(effects, costs), axes, about | {"reading": "recovered"})
+    if score == "log_probability" and all(
+        trace.runs(corruption, kind, reading="necessary") is not None for trace, _ in own
+    ):
+        lost = [necessary(trace, corruption, kind) for trace, _ in own]
+        if about["window"] in (1, own[0][0].windows[0]) and about["stage"] == STAGES[0]:
+            lost = np.array([one[0] for one in lost])
+            yield _table(lost, contrasts.ratio(lost, costs), axes, about | {"reading": "necessary"})
+
+
+def _runs(trace, corruption, kind, how):
+    found = trace.runs(corruption, kind, **how)
+    return () if found is None else found
+
+
+def _turned(traces_by_split, pair):
+    """Tables of what each direction's effects exceed the other's by, for the people who were traced in both."""
+    if not set(pair) <= set(traces_by_split):
+        return
+    corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
+    for split, other in (pair, pair[::-1]):
+        for kind in WHOLE:
+            found = [at_first(traces_by_split[one], corruption, kind) for one in (split, other)]
+            effects = [dict(zip([trace.about["fact"] for trace in own], values, strict=True)) for values, own in found]
+            both = [fact for fact in effects[0] if fact in effects[1]]
+            if both:
+                gaps = np.array([effects[0][fact] - effects[1][fact] for fact in both])
+                about = {"kind": kind, "window": found[0][1][0].windows[0] if kind in WINDOWED else 1}
+                about |= {"corruption": corruption, "score": "log_probability", "stage": STAGES[0], "reading": "turned"}
+                axes = {"role": ROLES, "layer": range(gaps.shape[-1])}
+                yield _table(gaps, intervals.mean(gaps), axes, about | {"split": split})
+
+
+def _table(values, found, axes, about):
+    """A row for each combination of the `axes`, with the number of facts that `values` (facts, ...) are of."""
     index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
     parts = {"n": (~np.isnan(values)).sum(0), "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
-    return pd.DataFrame({name: part.ravel() for name, part in parts.items()}, index=index).reset_index()
+    table = pd.DataFrame({name: np.ravel(part) for name, part in parts.items()}, index=index).reset_index()
+    return table[table["mean"].notna()].assign(**about)
+
+
+def maps(traces_by_seed, *, model, rng):
+    """How sure and how alike maps of effects at t1 are: a table of one model's traces by seed and split.
+
+    By `statistic`: "split_half", what the map of as many other facts would correlate with this one at; "participation",
+    over how many single sites a fact's effects are spread; "peak", the layer of the largest effect at the last subject
+    token, and whether it is one ("here", "shared", "nowhere"); "correlation" and "slope", without the maps' noise, with
+    the map of an `other` corruption, seed or split: that of the same question about people taught the other way round;
+    `ceiling` is the most that a plain correlation could have shown.
+    """
+    rows = []
+    for seed, traces_by_split in traces_by_seed.items():
+        everything = [trace for traces in traces_by_split.values() for trace in traces]
+        corruption = leading(name for trace in everything for name in trace.kinds)
+        for split, traces in traces_by_split.items():
+            for kind in WHOLE:
+                effects, own = at_first(traces, corruption, kind)
+                if not len(own):
+                    continue
+                about = {"model": model, "seed": seed, "split": split, "kind": kind, "corruption": corruption}
+                rows += [about | row for row in _sure(effects, own, corruption, kind, rng)]
+                for other, also in _others(traces_by_seed, seed, split, corruption, kind):
+                    rows += [about | row for row in _likeness(effects, own, also, other, rng)]
+    return pd.DataFrame(rows, columns=MAP_COLUMNS).astype({"layer": "Int64", "n": "Int64"})
+
+
+def _sure(effects, own, corruption, kind, rng):
+    cells = _cells(effects)
+    itself = contrasts.alike(cells, cells, rng=rng, paired=True)
+    yield {"statistic": "split_half", "value": itself.ceiling, "n": len(own)}
+    spread = intervals.mean([_participation(trace, corruption, kind) for trace in own])
+    yield {"statistic": "participation", "value": spread.estimate, "n": len(own)} | _ends(spread)
+    peak = contrasts.peak(effects[:, ROLES.index("last subject")], rng=rng)
+    found = {"statistic": "peak", "role": "last subject", "layer": peak.cell, "value": peak.estimate, "n": len(own)}
+    yield found | {"ci_low": peak.low, "ci_high": peak.high, "place": peak.place}
+
+
+def _others(traces_by_seed, seed, split, corruption, kind):
+    """What a map can be compared with: (name, (effects, traces))."""
+    here = traces_by_seed[seed]
+    for other in CORRUPTIONS:
+        if other != corruption:
+            yield other, at_first(here[split], other, kind)
+    for other, traces_by_split in traces_by_seed.items():
+        if other > seed:
+            yield f"seed_{other}", at_first(traces_by_split.get(split, ()), corruption, kind)
+    for pair in SAME_QUESTION.values():
+        if split == pair[0]:
+            yield pair[1], at_first(here.get(pair[1], ()), corruption, kind)
+
+
+def _likeness(effects, own, also, other, rng):
+    others, traces = also
+    names, facts = ([trace.about["fact"] for trace in some] for some in (own, traces))
+    if both := [fact for fact in names if fact in facts]:
+        effects, others = effects[[names.index(f) for f in both]], others[[facts.index(f) for f in both]]
+    if len(others):
+        found = contrasts.alike(_cells(effects), _cells(others), rng=rng, paired=bool(both))
+        for statistic, ceiling in (("correlation", found.ceiling), ("slope", None)):
+            value = getattr(found, statistic)
+            about = {"statistic": statistic, "other": other, "value": value.estimate, "n": len(effects)}
+            yield about | _ends(value) | {"ceiling": ceiling}
+
+
+def _cells(effects):
+    """Effects (facts, roles, L) as maps (facts, cells) of single sites: tokens restored together are none."""
+    return effects[:, : len(SINGLE_ROLES)].reshape(len(effects), -1)
+
+
+def _participation(trace, corruption, kind):
+    """Over how many sites the positive effects of one fact are spread: (Σ e)² / Σ e²; 1 where one has all."""
+    single = [role in SINGLE_ROLES for role in trace.roles[0]]
+    effects = np.maximum(trace.effects(corruption, kind)[0][single], 0)
+    return effects.sum() ** 2 / (effects**2).sum() if effects.any() else np.nan
+
+
+def _ends(interval):
+    return {"ci_low": interval.low, "ci_high": interval.high}

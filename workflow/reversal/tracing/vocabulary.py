@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 # How a subject is hidden, and what that puts in its place. Of those that a study has, the first leads.
 CORRUPTIONS = {
+    "swap": "another person's subject in its place",
     "gaussian": "Gaussian noise on its embeddings",
     "mask": "masks in its place",
-    "swap": "another person's subject in its place",
 }
 
 
@@ -41,12 +41,24 @@ ROLES = (
     "masked answer",
     "masked canvas",
     "whole subject",  # all its tokens restored together
+    "whole answer",  # all places together where tokens are read that are not there yet
 )
-SCORES = ("probability", "log_probability")
-STAGES = ("first", "middle", "last", "only")  # t1, between, t2; "only" where t1 is t2
+SINGLE_ROLES, TOGETHER = ROLES[:-2], ROLES[-2:]
+WINDOWED = ("mlp", "attn")  # kinds that are restored over a window of layers
+# What is scored of the answer: log p in nats, p, and by how many nats it is likelier than the answer about whoever
+# stands in the subject's place.
+SCORES = ("log_probability", "probability", "contrast")
+# What is told of a site: what restoring it returns, the share that is of what hiding the subject costs, the share that
+# is lost where the site alone is as if the subject were hidden, and what the first of these has more than that of the
+# same people asked the other way round. The "whole" is about no site.
+READINGS = ("indirect", "recovered", "necessary", "turned", "whole")
+STAGES = ("t1", "between", "t2")  # when the answer's first token is about to appear, half way, and its last
 # Why a fact was traced or not, and what is said of those that were not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
+# And what is traced beside, where it can be: `REVEALED`, what rests on tokens already revealed; `RIVAL`, the contrast.
+REVEALED, RIVAL = "revealed tokens", "partner's answer"
+AT_ONCE, UNEQUAL = "revealed in one step", "of another length"
 UNTRACED = {
     NOT_ANSWERED: "were not answered",
     NOT_NEEDED: "were not needed",

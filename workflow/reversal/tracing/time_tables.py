@@ -1,0 +1,76 @@
+"""When the subject is needed, over many facts: what `time` found, with intervals. No network is needed."""
+
+import numpy as np
+import pandas as pd
+
+from ..common import contrasts, intervals
+from ..common.contrasts import SHARES, Sample
+
+COLUMNS = ["model", "seed", "split", "reading", "hidden", "kind", "layer", "stage", "step", "revealed", "n", "mean"]
+COLUMNS += ["ci_low", "ci_high"]
+
+
+def aggregate(found, *, model, seed, split):
+    """The rows of the study's table of time, of one split: means over the facts of what `time.when_needed` found.
+
+    By `reading`: "rests", what hiding costs in nats, by stage, and by how many tokens of the answer are revealed;
+    "recalled", the share of finished answers that are right, by the step from which or until which something is hidden;
+    "carried", the share that a state put back at t1 alone returns later of what the canvas of the clean run would, and
+    at stage "end" the share of finished answers that are right. n counts facts.
+    """
+    rows = [*_rests(_of(found, "rests")), *_recalled(_of(found, "recalled")), *_carried(_of(found, "carried"))]
+    table = pd.DataFrame(rows, columns=COLUMNS).assign(model=model, seed=seed, split=split)
+    return table.astype({name: "Int64" for name in ("layer", "step", "revealed", "n")})
+
+
+def _of(found, reading):
+    return found[found.reading == reading]
+
+
+def _row(about, n, found):
+    return about | {"n": n, "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
+
+
+def _rests(found):
+    for by in ("stage", "revealed"):
+        for at, rows in found.groupby(by, sort=False):
+            # Where a stage has several steps of one fact, the middle one stands for it: steps are never averaged.
+            rows = rows.sort_values("step").groupby(["fact", "hidden", "kind"], dropna=False, sort=False)
+            rows = rows.apply(lambda some: some.iloc[len(some) // 2].value)
+            clean = rows.xs("neither", level="hidden").droplevel("kind")
+            for (hidden, kind), values in rows.groupby(level=["hidden", "kind"], dropna=False, sort=False):
+                if hidden != "neither":
+                    cost = clean - values.droplevel(["hidden", "kind"])
+                    about = {"reading": "rests", "hidden": hidden, "kind": kind, by: at}
+                    yield _row(about, cost.notna().sum(), intervals.mean(cost))
+
+
+def _recalled(found):
+    for (hidden, kind, layer, step), rows in found.groupby(
+        ["hidden", "kind", "layer", "step"], dropna=False, sort=False
+    ):
+        about = {"reading": "recalled", "hidden": hidden, "kind": kind, "layer": layer, "step": step}
+        yield _row(about, len(rows), _share(rows))
+
+
+def _carried(found):
+    end = found.stage == "end"
+    for (hidden, kind, layer), rows in found[end].groupby(["hidden", "kind", "layer"], dropna=False, sort=False):
+        about = {"reading": "carried", "hidden": hidden, "kind": kind, "layer": layer, "stage": "end"}
+        yield _row(about, len(rows), _share(rows))
+    for stage, rows in found[~end].groupby("stage", sort=False):
+        runs = {
+            key: some.set_index("fact").value for key, some in rows.groupby(["hidden", "kind", "layer"], dropna=False)
+        }
+        clean, never = (
+            next(values for key, values in runs.items() if key[0] == name) for name in ("neither", "subject")
+        )
+        for (hidden, kind, layer), values in runs.items():
+            if hidden == "restored":
+                about = {"reading": "carried", "hidden": hidden, "kind": kind, "layer": layer, "stage": stage}
+                share = contrasts.ratio(np.array(values - never), np.array(clean - never))
+                yield _row(about, len(values), share)
+
+
+def _share(rows):
+    return contrasts.mean(Sample(rows.value.to_numpy(), rows.fact.to_numpy()), SHARES)
