@@ -284,7 +284,6 @@ def test_a_model_s_own_canvas_and_width_concern_no_other_model(smoke, changed_st
     jobs = planned_jobs(smoke, study=changed_study(models={model: own}))
     assert {job["model"] for rule in run_networks(smoke) for job in jobs.get(rule, [])} == {model}
     assert ("finetune" in jobs) == ("training" in own)
-    assert jobs["room"] == [{"model": model}]
 
 
 def test_a_second_seed_leaves_the_first_and_the_bases_alone(smoke, changed_study):

@@ -163,8 +163,6 @@ rule room:
     localrule: True
     conda:
         "../../envs/reversal.yaml"
-    params:
-        canvas=own_canvas,
     script:
         "../scripts/room.py"
 
