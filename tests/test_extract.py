@@ -289,6 +289,15 @@ def test_the_best_template_is_the_one_with_the_likeliest_answers(networks, words
     assert mean[best] == max(mean)
 
 
+def test_all_splits_of_a_question_share_the_template_that_is_best_over_all_of_them(networks, words):
+    asker = Asker(networks["ar"], words)
+    ahead, back = remembering.rows(), remembering.rows("name")
+    some = {"both_p2d": ahead[:9], "p2d_same": ahead[9:], "both_d2p": back[:9], "p2d_reverse": back[9:]}
+    found = extraction.template_by_question(asker, some)
+    best = [extraction.best_template(asker, rows) for rows in (ahead, back)]
+    assert found == {"both_p2d": best[0], "p2d_same": best[0], "both_d2p": best[1], "p2d_reverse": best[1]}
+
+
 # What goes to disk and on to the comparison
 
 

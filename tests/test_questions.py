@@ -153,3 +153,18 @@ def test_prefixes_are_seeded_and_begin_with_the_empty_one(name, askers, words):
     assert all(part.startswith("People") for part in sample(0, starts=people)[1:])
     with pytest.raises(UserError, match="only 2 texts"):
         sample(0, starts=people, lengths=(1,))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_prefix_is_borne_if_it_costs_little_and_the_empty_one_always_is(name, askers):
+    rows, texts = remembering.rows()[:6], ["", "People call", "Here comes"]
+    asker = askers[name]
+
+    def likely(prefix):
+        return questions.score_answers(asker.net, [questions.question(asker, row, prefix) for row in rows])[0].mean()
+
+    costs = {prefix: (likely("") - likely(prefix)).item() for prefix in texts}
+    between = sum(sorted([costs["People call"], costs["Here comes"]])) / 2
+    for cost in (0, max(between, 0), 1e6):
+        assert prefixes.borne(asker, rows, texts, cost=cost) == [one for one in texts if costs[one] <= cost]
+    assert prefixes.borne(asker, rows, texts, cost=0)[0] == ""

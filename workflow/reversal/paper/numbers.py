@@ -236,8 +236,15 @@ def probe(sources):
             "prompts": len(best),
             "entropy": best.entropy.mean(),
             "hits": float(np.mean(hits)) if hits else None,
+            **_opening(asked.answer),
         }
     return found
+
+
+def _opening(answers):
+    """The word that most answers begin with, and how many do: to begin so takes no knowledge of any of them."""
+    opened = answers.str.strip().str.split().str[0].value_counts()
+    return {"opening": opened.index[0], "opened": opened.iloc[0] / len(answers)} if len(opened) else {"opened": 0.0}
 
 
 SETTINGS = ("training", "likelihood", "tracing", "keyvalue", "symmetry", "edits")
