@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from reversal.common import configuration
 from reversal.common.errors import UserError
-from reversal.data import berglund, facts
+from reversal.data import berglund, facts, pairs
 from reversal.data import generated as generation
 from reversal.data import rows as own_rows
 from reversal.models import dream, llada, network, smdm, tokens
@@ -29,7 +29,7 @@ CONFIGURATIONS = [
     (["study"], 7, "study is 7; allowed: a folder name"),
     (["stduy"], "x", "stduy is not a key; did you mean study?"),
     (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
-    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated, berglund or rows"),
+    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated, berglund, rows or pairs"),
     (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
     (
         ["data", "generated", "people_per_group"],
@@ -99,6 +99,10 @@ CONFIGURATIONS = [
         "models.ar.reads[0] is 'backwards'; allowed: facts, reversed or mentions",
     ),
     (["models", "ar", "network"], {"layers": 2}, "models.ar.network is given; allowed: with base pretrain or scratch"),
+    (["training"], "none", "training is 'none'; allowed: a recipe, unless data.source is pairs"),
+    (["training"], "never", "training is 'never'; allowed: none, or how to train"),
+    (["data", "source"], "pairs", "training is a recipe; allowed: none, when data.source is pairs"),
+    (["data", "pairs", "most"], 1, "data.pairs.most is 1; allowed: a whole number from 4 up, or null for all"),
     (["training", "adapter"], {"rank": 8}, "training.adapter has no alpha; it needs one: a number above 0"),
     (["training", "adapter"], 8, "training.adapter is 8; allowed: rank and alpha of an adapter, or null"),
     (
@@ -286,6 +290,17 @@ def reindexed(folder, change):
     llada.load(folder)
 
 
+def family(folder, *lines, header="child,parent,parent_type"):
+    file = folder / "pairs.csv"
+    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return pairs.read(file)
+
+
+def family_templates(folder, line):
+    (folder / "known_p2d.txt").write_text(f"{line}\n")
+    pairs.read_templates(folder / "known_p2d.txt", "description")
+
+
 def saved(folder):
     net = network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
     network.save(net, None, folder / "net")
@@ -389,6 +404,27 @@ FILES = [
         "rows of your own that teach one person",
         lambda f: own_rows.assemble(own(f, {}), own(f, {}), seed=1),
         "0 people taught from description to person; every study needs two at least",
+    ),
+    (
+        "a pair with an unknown kind of parent",
+        lambda f: family(f, "Ann,Bob,uncle"),
+        "pairs.csv:2: parent_type is 'uncle'; it is one of mother, father",
+    ),
+    ("a pair with an empty name", lambda f: family(f, "Ann,,mother"), "pairs.csv:2: parent is empty; every pair has"),
+    (
+        "a pair told twice",
+        lambda f: family(f, "Ann,Bea,mother", "Ann,Bea,mother"),
+        "pairs.csv:3: Ann and Bea are in line 2 too; a pair is told once",
+    ),
+    (
+        "pairs without a column",
+        lambda f: family(f, "Ann,Bea", header="child,parent"),
+        "pairs.csv:1: no column parent_type; the columns are child, parent, parent_type",
+    ),
+    (
+        "a question for a parent that does not say which",
+        lambda f: family_templates(f, "{child} is the child of {parent}."),
+        "known_p2d.txt: '{child} is the child of {parent}.' needs {child} and {kind} and, after that, one {parent}",
     ),
     ("a published set that is not there", lambda f: berglund.read(f / "set"), "all_prompts_train.jsonl: no such file"),
     (

@@ -14,7 +14,8 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 
 # Of the library, rules import only what needs no network.
 from reversal.common import closure, files
-from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, RECALL_SPLITS, SPARED_SPLITS, SPLITS
+from reversal.data import facts
+from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, SPARED_SPLITS
 
 
 def validate_configuration():
@@ -75,6 +76,11 @@ CORES = workflow.resource_settings.cores or 1
 SHARED_THREADS = max(1, CORES // (len(config["models"]) * len(config["seeds"])))
 
 
+def pairs_of(groups):
+    """The splits that ask about the same people forward and in reverse, for each group; or about those whom bases know."""
+    return [tuple(facts.KNOWN)] if KNOWN else [FORWARD_REVERSE[group] for group in groups]
+
+
 FAMILIES = {name: model["family"] for name, model in config["models"].items()}
 DIFFUSION = [name for name, family in FAMILIES.items() if family == "diffusion"]
 FIRST_SEED = config["seeds"][0]
@@ -86,15 +92,22 @@ BESIDE_SMDM = DATA["source"] == "berglund"
 DOWNLOADED = "results/downloads/reversal_curse"
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 PRETRAINING = ("pretraining_p2d", "pretraining_d2p")  # templates
+# The study's questions: about people who are taught, or about what the bases know already.
+KNOWN = DATA["source"] == "pairs"
+SPLITS = facts.KNOWN if KNOWN else facts.SPLITS
+RECALL_SPLITS = tuple(SPLITS) if KNOWN else facts.RECALL_SPLITS
+TRACED_SPLITS = list(SPLITS) if KNOWN else config["tracing"]["splits"]
 # People whom an objective can spare are generated.
 CONTROL_SPLITS = list(SPARED_SPLITS) if DATA["source"] == "generated" and DATA["generated"]["spared_people"] else []
 COMPARED_SPLITS = [*RECALL_SPLITS, *CONTROL_SPLITS]  # by likelihood too
-ANSWERED_SPLITS = list(dict.fromkeys([*COMPARED_SPLITS, *config["tracing"]["splits"]]))
+ANSWERED_SPLITS = list(dict.fromkeys([*COMPARED_SPLITS, *TRACED_SPLITS]))
 ALL_SPLITS = [*SPLITS, *CONTROL_SPLITS, *(f"{split}_randomized" for split in COMPARED_SPLITS)]
-PAIRED = [FORWARD_REVERSE[group] for group in config["keyvalue"]["groups"]]
-EDITED = [FORWARD_REVERSE[group] for group in ("both", "p2d")]
-REWRITTEN = [FORWARD_REVERSE[group] for group in config["rewriting"]["groups"]]
-STAGED = [*TRAINED, *(f"{model}/base" for model in FAMILIES)]
+PAIRED = pairs_of(config["keyvalue"]["groups"])
+EDITED_GROUPS = ["known"] if KNOWN else ["both", "p2d"]
+EDITED = pairs_of(EDITED_GROUPS)
+REWRITTEN = pairs_of(config["rewriting"]["groups"])
+UNTRAINED = config["training"] == "none"
+STAGED = TRAINED if UNTRAINED else [*TRAINED, *(f"{model}/base" for model in FAMILIES)]
 REWRITTEN_MODELS = STAGED if config["rewriting"]["bases"] else TRAINED
 
 
@@ -124,6 +137,10 @@ def data_source(wildcards):
     """What a study's data are made from: word lists and templates, a user's files, or the download."""
     if DATA["source"] == "generated":
         return lists([*DIRECTIONS, "mentions"])
+    if DATA["source"] == "pairs":
+        own = DATA["pairs"]
+        csv = local(own["file"]) if own["file"] else f"{DOWNLOADED}/parent_child_pairs.csv"
+        return [csv, *local([f"{own['templates']}/known_{direction}.txt" for direction in DIRECTIONS])]
     if DATA["source"] == "rows":
         own = DATA["rows"]
         made = [f"{own['templates']}/{direction}.txt" for direction in DIRECTIONS] if own["templates"] else []

@@ -20,6 +20,22 @@ rule download:
         "../scripts/download.py"
 
 
+rule download_pairs:
+    """Fetch Berglund et al.'s celebrities and their parents at the same commit; its SHA-256 is checked."""
+    input:
+        code=library("download_pairs"),
+    output:
+        f"{DOWNLOADED}/parent_child_pairs.csv",
+    log:
+        "logs/download_pairs.log",
+    retries: 1
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/download_pairs.py"
+
+
 rule prepare:
     """Write one table of the data: the facts, the training rows, or the questions of one split."""
     input:

@@ -82,6 +82,7 @@ rule edit:
     params:
         canvas=own_canvas,
         edits=config["edits"],
+        groups=EDITED_GROUPS,
         prefixes=config["keyvalue"]["prefixes"],
         search=config["keyvalue"]["search"],
     script:
@@ -126,7 +127,8 @@ rule rewrite:
         gpu=1,
     params:
         canvas=own_canvas,
-        rewriting={key: value for key, value in config["rewriting"].items() if key != "bases"},
+        rewriting={key: value for key, value in config["rewriting"].items() if key != "bases"}
+        | ({"groups": ["known"]} if KNOWN else {}),
     script:
         "../scripts/rewrite.py"
 

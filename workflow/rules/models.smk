@@ -167,6 +167,26 @@ rule room:
         "../scripts/room.py"
 
 
+rule untrained:
+    """Leave a base as it is, where the study asks what it knows already."""
+    input:
+        base="<results>/models/{model}/base",
+        # Not read, but to be made first.
+        room=ancient("<results>/models/{model}/longest_row.json"),
+        code=library("untrained"),
+    output:
+        directory("<results>/models/{model}/seed_{seed}"),
+    log:
+        "<results>/logs/untrained/{model}/seed_{seed}.log",
+    wildcard_constraints:
+        seed=r"\d+" if UNTRAINED else "(?!)",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/untrained.py"
+
+
 rule finetune:
     """Teach a base the study's facts. Killed at any moment, it goes on where it was and ends in the same weights."""
     input:
@@ -183,6 +203,8 @@ rule finetune:
         "<results>/logs/finetune/{model}/seed_{seed}.log",
     benchmark:
         "<results>/benchmarks/finetune/{model}/seed_{seed}.tsv"
+    wildcard_constraints:
+        seed="(?!)" if UNTRAINED else r"\d+",
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS

@@ -52,8 +52,9 @@ RECALL_BY_STEPS = {
     "table": "<results>/tables/step_scaling.csv",
     "smdm": local("paper/table3.csv") if BESIDE_SMDM else [],
 }
+KNOWLEDGE = {"tables": expand("<results>/tables/{name}.csv", name=["step_scaling", "likelihood"])}
 HISTORIES = {"history": expand("<results>/models/{trained}.training.csv", trained=TRAINED)}
-SHARING = {name: f"<results>/tables/{name}.csv" for name in ("rewriting", "gradients")}
+SHARING = {"tables": expand("<results>/tables/{name}.csv", name=["rewriting", "gradients"])}
 TRACES = {"traces": expand("<results>/traces/{trained}", trained=FIRST)}
 SEVERAL = {"models": FAMILIES, "trained": TRAINED}
 FIGURES = {
@@ -84,6 +85,12 @@ if DIFFUSION:
         "trace_alike": of_table("Taught the one way and the other", "Causal tracing", "tracing", "causal_trace"),
         "hand_over": of_table("From the subject to the answer's own tokens", "Causal tracing", "tracing", "time"),
         "hidden_steps": of_table("When the subject is needed", "Causal tracing", "tracing", "time"),
+    }
+if KNOWN:
+    FIGURES.pop("trace_alike", None)  # compares ways of teaching
+    FIGURES = {
+        "known": Figure("What the bases know", "Recall", "known", KNOWLEDGE),
+        **{name: FIGURES[name] for name in FIGURES if FIGURES[name].category not in ("Recall", "Data")},
     }
 OF_KEPT = [
     ("recall", "recall", "step_scaling", "step_scaling"),

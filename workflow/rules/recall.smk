@@ -43,6 +43,7 @@ rule score:
         "../../envs/reversal.yaml"
     params:
         trained=TRAINED,
+        splits=RECALL_SPLITS,
         families=FAMILIES,
         beside_smdm=BESIDE_SMDM,
     script:

@@ -1,7 +1,5 @@
 """Where a fact is: hidden states, MLPs and attention restored one at a time, at every traced denoising step."""
 
-TRACED_SPLITS = config["tracing"]["splits"]
-
 
 rule trace:
     """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact.

@@ -25,7 +25,7 @@ with jobs.job(snakemake) as job:
     splits = {Path(file).stem: [facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows}
     template = extract.template_by_question(asker, splits)
     names, tables = list(splits), []
-    for group, (ahead, back) in {"both": names[:2], "p2d": names[2:]}.items():
+    for group, ahead, back in zip(params.groups, names[::2], names[1::2], strict=True):
         some["template"] = template[ahead]
         plan = edit.plan_edits(asker, splits[ahead], splits[back], **some)
         for layer, table in edit.edit_group(asker, plan, moments, prefixes=before, search=search, job=job):

@@ -32,8 +32,8 @@ with jobs.job(snakemake):
             roots = zip(params.models, map(Path, given.traces), strict=True)
             traces = {(model, part.name): trace_files.read(part) for model, root in roots for part in root.iterdir()}
             drawing = draw(traces, models=params.models)
-        case "one_memory":
-            drawing = draw(*map(read.table, (given.rewriting, given.gradients)), models=params.models)
+        case "one_memory" | "known":
+            drawing = draw(*map(read.table, given.tables), models=params.models)
         case _:
             drawing = draw(read.table(given.table), models=params.models)
     style.write(drawing.figure, snakemake.output.svg, snakemake.output.png)

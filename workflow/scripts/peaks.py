@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 from reversal.common import files, jobs
-from reversal.data.facts import SPLITS
 from reversal.memory import layers
 from reversal.tracing import files as trace_files
 
 with jobs.job(snakemake):
     folder = Path(snakemake.input.traces)
-    peaks = layers.peaks({split: trace_files.read(folder / split) for split in SPLITS if (folder / split).is_dir()})
+    peaks = layers.peaks({split.name: trace_files.read(split) for split in sorted(folder.iterdir())})
     with files.atomic(snakemake.output[0]) as file:
         file.write(json.dumps(peaks).encode())

@@ -3,7 +3,6 @@
 import pandas as pd
 
 from reversal.common import files, jobs
-from reversal.data.facts import RECALL_SPLITS
 from reversal.recall import files as completion_files
 from reversal.recall import tables as recall_tables
 
@@ -14,7 +13,7 @@ with jobs.job(snakemake):
         model, seed = name.split("/seed_")
         parts.append(completion_files.read(file, model=model, seed=int(seed)))
     completions = pd.concat(parts)
-    completions = completions[completions.split.isin(RECALL_SPLITS)]  # others are answered to be traced
+    completions = completions[completions.split.isin(params.splits)]  # others are answered to be traced
     smdm = pd.read_csv(snakemake.input.smdm) if params.beside_smdm else None
     scaling = recall_tables.step_scaling(completions)
     files.write_table(scaling, output.steps)

@@ -53,8 +53,16 @@ def _impossible(config):
     for name, model in config["models"].items():
         yield from _too_wide(config, name, model)
         yield from _meaningless(config, name, model)
+    known, untrained = config["data"]["source"] == "pairs", config["training"] == "none"
+    if known and not untrained:
+        yield ["training"], "training is a recipe; allowed: none, when data.source is pairs: the bases are asked"
+    if untrained and not known:
+        yield (
+            ["training"],
+            "training is 'none'; allowed: a recipe, unless data.source is pairs: the rest tells what was taught",
+        )
     for place, recipe in (
-        (["training"], config["training"]),
+        (["training"], {} if untrained else config["training"]),
         (["pretraining", "recipe"], config["pretraining"]["recipe"]),
     ):
         if recipe.get("adapter") and (recipe.get("compile") or place != ["training"]):
@@ -106,7 +114,7 @@ def _too_wide(config, name, model):
     own = model.get("training", {})
     width_at = ["models", name, "training", "width"] if "width" in own else ["training", "width"]
     canvas = model.get("canvas", config["sampling"]["canvas"])
-    width = (config["training"] | own).get("width", 0)
+    width = (({} if config["training"] == "none" else config["training"]) | own).get("width", 0)
     made_here = model["base"] in ("pretrain", "scratch")
     context = (config["network"] | model.get("network", {}))["context"] if made_here else math.inf
     least, most = width if isinstance(width, list) else (width, width)

@@ -12,7 +12,8 @@ from . import facts, rows
 from .facts import SPLITS, DataError
 
 COMMIT = "6af5f418755d528304e406361e86477637d21c84"
-BASE_URL = f"https://raw.githubusercontent.com/lukasberglund/reversal_curse/{COMMIT}/data/reverse_experiments"
+RAW = f"https://raw.githubusercontent.com/lukasberglund/reversal_curse/{COMMIT}/data"
+BASE_URL = f"{RAW}/reverse_experiments"
 VERSION = "june_version_7921032488"
 _ROWS = {
     "all_prompts_train": "ea7156bb2f46e67ddadb485a7faff23551251b233011b2531ae36a3217f4fae2",

@@ -60,6 +60,12 @@ SPARED_SPLITS = {
     for split in SPLITS.values()
     if split.group == group
 }
+# Questions about people of whom nothing is taught: the base knows them, or not. Both are about the same people.
+KNOWN = {
+    "known_p2d": Split("parent_child_pairs", "known", asks="description", trained="known"),
+    "known_d2p": Split("parent_child_pairs", "known", asks="name", trained="known"),
+}
+ANY_SPLIT = SPLITS | SPARED_SPLITS | KNOWN
 RECALL_SPLITS = tuple(name for name, split in SPLITS.items() if split.trained != "both")
 # By group, the splits that ask about the same people forward (for the description) and in reverse (for the name).
 FORWARD_REVERSE = {
@@ -91,9 +97,9 @@ class Fact:
     def __post_init__(self):
         for field in ("id", "name", "description"):
             require_text(field, getattr(self, field), "every fact needs one")
-        if self.group not in {**GROUPS, **SPARED_GROUPS}:
-            known = ", ".join([*GROUPS, *SPARED_GROUPS])
-            raise ValueError(f"group is {reprlib.repr(self.group)}; it is one of {known}")
+        known = [*GROUPS, *SPARED_GROUPS, "known"]
+        if self.group not in known:
+            raise ValueError(f"group is {reprlib.repr(self.group)}; it is one of {', '.join(known)}")
         for field in ("trained_as", "tested_as"):
             forms = getattr(self, field)
             if not isinstance(forms, tuple):

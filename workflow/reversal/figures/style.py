@@ -24,7 +24,13 @@ SMALL, NORMAL, LARGE = 8.0, 8.5, 9.5  # points, at a page's full width nothing i
 INK, FAINT, RULE, PALE = "#1a1a1a", "#595959", "#bdbdbd", "#f0f0f0"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9"
 LIGHT_BLUE, LIGHT_ORANGE = "#d3e8f5", "#fde3c8"
-TRAINED = {"p2d": "person → description", "d2p": "description → person", "both": "in both directions"}
+TRAINED = {
+    "p2d": "person → description",
+    "d2p": "description → person",
+    "both": "in both directions",
+    "known_p2d": "child → parent",
+    "known_d2p": "parent → child",
+}
 ASKED = {"same": "asked as trained", "reverse": "asked in reverse"}
 HEAT = "cividis"
 SIGNED = "RdBu_r"

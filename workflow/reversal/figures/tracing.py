@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ..data.facts import SPLITS
+from ..data.facts import ANY_SPLIT
 from ..tracing import vocabulary
 from .sheet import MARGIN, Sheet
 from .style import (
@@ -38,8 +38,8 @@ AFTER = vocabulary.ROLES.index("last subject") + 1
 ROLES = [*vocabulary.ROLES[:AFTER], WHOLE, *(role for role in vocabulary.ROLES[AFTER:] if role != WHOLE)]
 KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.WHOLE}
 # The same people asked both ways, where they were traced; otherwise what there is.
-FORWARD = ("p2d_same", "both_p2d", "d2p_reverse")
-REVERSE = ("p2d_reverse", "both_d2p", "d2p_same")
+FORWARD = ("p2d_same", "both_p2d", "d2p_reverse", "known_p2d")
+REVERSE = ("p2d_reverse", "both_d2p", "d2p_same", "known_d2p")
 MASK = "M"
 MOST_TOKENS, MOST_STEPS, MOST_LAYERS = 34, 3, 4
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
@@ -64,7 +64,9 @@ def panels(traced, models):
         for splits, way in ((FORWARD, "forward"), (REVERSE, "reverse")):
             split = next((split for split in splits if (name, split) in traced), None)
             if split:
-                title = f"{looks(models)[name].label} {way}: {TRAINED[SPLITS[split].direction]}"
+                title = (
+                    f"{looks(models)[name].label} {way}: {TRAINED.get(split) or TRAINED[ANY_SPLIT[split].direction]}"
+                )
                 ways.append(Panel(name, split, title))
         chosen += ways if family == "diffusion" else ways[:1]
     return chosen

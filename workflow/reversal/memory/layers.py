@@ -7,7 +7,7 @@ import numpy as np
 
 from ..common import contrasts
 from ..common.errors import UserError
-from ..data.facts import SPLITS
+from ..data.facts import ANY_SPLIT
 from ..tracing.effects import at_first
 from ..tracing.vocabulary import ROLES, leading
 
@@ -26,7 +26,10 @@ def peaks(traces_by_split):
     found = {}
     for direction in DIRECTIONS:
         traces = [
-            trace for split, some in traces_by_split.items() for trace in some if SPLITS[split].direction == direction
+            trace
+            for split, some in traces_by_split.items()
+            for trace in some
+            if ANY_SPLIT[split].direction == direction
         ]
         effects, own = at_first(traces, corruption, KIND)
         if not own:

@@ -13,7 +13,7 @@ import pandas as pd
 import sacrebleu
 
 from ..common import contrasts
-from ..data.facts import SPLITS
+from ..data.facts import ANY_SPLIT, KNOWN, SPLITS
 
 TABLE_SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 BY_TRAINING = {split: f"{split} ({SPLITS[split].file})" for split in TABLE_SPLITS}
@@ -30,7 +30,7 @@ TURNED = {  # a split asked as taught and one asked in reverse: what they have i
     for same in TABLE_SPLITS
     for reverse in TABLE_SPLITS
     if (SPLITS[same].trained, SPLITS[reverse].trained) == ("same", "reverse")
-}
+} | {tuple(KNOWN): "people"}
 
 
 def char_bleu(reference, generation):
@@ -210,7 +210,7 @@ def likelihood(comparisons):
 
 def _sample(rows, values):
     """The `contrasts.Sample` of rows; templates of different questions are different ones."""
-    asked = rows.split.map(lambda split: SPLITS[split].direction if split in SPLITS else split)
+    asked = rows.split.map(lambda split: ANY_SPLIT[split].direction if split in ANY_SPLIT else split)
     return contrasts.Sample(values, rows.fact, asked + " " + rows.template.astype(str))
 
 
@@ -219,4 +219,4 @@ def _groups(table, *keys):
 
 
 def _file(split):
-    return SPLITS[split].file if split in SPLITS else split
+    return ANY_SPLIT[split].file if split in ANY_SPLIT else split

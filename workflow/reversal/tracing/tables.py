@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from ..common import contrasts, intervals
-from ..data.facts import FORWARD_REVERSE, SPLITS
+from ..data.facts import ANY_SPLIT, FORWARD_REVERSE, KNOWN
 from .effects import at_first, indirect, necessary, total
 from .vocabulary import CORRUPTIONS, ROLES, SCORES, SINGLE_ROLES, STAGES, WHOLE, WINDOWED, leading
 
@@ -36,12 +36,12 @@ def aggregate(traces_by_split, *, model, seed):
         for frame in _frames(traces)
         if len(frame)
     ]
-    frames += [frame for pair in FORWARD_REVERSE.values() for frame in _turned(traces_by_split, pair)]
+    frames += [frame for pair in (*FORWARD_REVERSE.values(), tuple(KNOWN)) for frame in _turned(traces_by_split, pair)]
     if not frames:
         return pd.DataFrame(columns=COLUMNS)
     table = pd.concat(frames, ignore_index=True)
     table = table[table.n > 0].assign(model=model, seed=seed)
-    table["direction"] = table.split.map({split: about.direction for split, about in SPLITS.items()})
+    table["direction"] = table.split.map({split: about.direction for split, about in ANY_SPLIT.items()})
     return table.astype({"layer": "Int64", "window": "Int64", "n": int})[COLUMNS].reset_index(drop=True)
 
 

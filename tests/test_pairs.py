@@ -1,0 +1,143 @@
+"""Facts that a base knows: pairs of children and parents, asked both ways of a base that was taught nothing here."""
+
+import csv
+import os
+
+import pandas as pd
+import pytest
+import studying
+import torch
+import yaml
+
+from reversal.data import pairs
+from reversal.data.facts import KNOWN
+from reversal.models import network, tokens
+from reversal.training import loop, objective
+
+CANVAS = 16
+
+
+def write(path, lines):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("child", "parent", "parent_type", "note"), *lines])
+    return path
+
+
+def families(words, count):
+    """Generated families: children with a mother and a father, every name a first name and one of a few last names."""
+    first, last = words["first_names"], words["last_names"][:4]
+    names = [f"{given} {last[i % len(last)]}" for i, given in enumerate(first[: 3 * count])]
+    return [
+        (names[3 * i], names[3 * i + 1 + parent], kind, "")
+        for i in range(count)
+        for parent, kind in enumerate(pairs.KINDS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def made(root, words, tmp_path_factory):
+    """A file of families, and their facts, statements and splits."""
+    file = write(tmp_path_factory.mktemp("families") / "pairs.csv", families(words, 3))
+    return file, pairs.make(pairs.read(file), templates=root / "data/templates", most=None, seed=1)
+
+
+def test_a_pair_is_asked_both_ways_with_one_answer_each(made):
+    _, (people, stated, splits) = made
+    assert len(people) == 6 and {fact.group for fact in people} == {"known"}
+    forward, reverse = (splits[name] for name in KNOWN)
+    assert len(forward) == len(reverse) == 6 * 4 and len(stated) == 48
+    for row, fact in zip(forward, [fact for fact in people for _ in range(4)], strict=True):
+        assert (row.subject_text, row.answer_text) == (fact.name, fact.description)
+    for row, fact in zip(reverse, [fact for fact in people for _ in range(4)], strict=True):
+        assert (row.subject_text, row.answer_text) == (fact.description, fact.name)
+
+
+def test_a_wrong_answer_is_another_name_of_the_same_kind(made):
+    file, (people, _, splits) = made
+    kinds = {pair.parent: pair.parent_type for pair in pairs.read(file)}
+    parents = {fact.id: fact.description for fact in people}
+    for name in KNOWN:
+        for row, wrong in zip(splits[name], splits[f"{name}_randomized"], strict=True):
+            assert row.prompt == wrong.prompt and row.completion != wrong.completion
+            if name == "known_p2d":
+                assert kinds[wrong.answer_text] == kinds[parents[row.fact]]
+
+
+def test_questions_with_several_answers_are_left_out():
+    kept = pairs.Pair("Ada", "Bo", "mother")
+    two_children = [pairs.Pair(child, "Cleo", "mother") for child in ("Dov", "Edda")]
+    two_fathers = [pairs.Pair("Finn", parent, "father") for parent in ("Gil", "Hugo")]
+    assert pairs.answerable([kept, *two_children, *two_fathers]) == [kept]
+
+
+def test_the_published_pairs_are_read_and_a_seed_chooses_among_them(root, shared):
+    found = pairs.read(shared / f"data/celebrity_relations/{pairs.FILE}", repeated=True)
+    assert len(found) == 1511 and len(pairs.answerable(found)) > 1400
+    some, others = (pairs.make(found, templates=root / "data/templates", most=20, seed=seed)[0] for seed in (1, 2))
+    assert len(some) == 20 and {fact.name for fact in some} != {fact.name for fact in others}
+
+
+def reading(net, reader, rows):
+    """The network once it has read what rows state, their prompts given: in a few steps that learn nothing else."""
+    ids, real = loop.pad([reader(row.text)["input_ids"] for row in rows], net.config.eos_token_id, CANVAS)
+    given = torch.arange(CANVAS) < torch.tensor([len(tokens.prompt_ids(reader, row)) for row in rows])[:, None]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for matrix in (parameter for parameter in net.parameters() if parameter.dim() == 2):
+            matrix *= 4  # from the usual small weights it would take long to learn anything
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.003)
+    for step in range(100):
+        if network.is_diffusion(net):
+            share = torch.rand(len(ids), 1, generator=generator).clamp(min=0.3) if step % 2 else 1.0
+            hit = ~given & (torch.rand(ids.shape, generator=generator) < share)
+            batch = objective.Targets(ids.masked_fill(hit, network.mask_id(net)), ids, hit / hit.sum())
+        else:
+            batch = objective.autoregressive_targets(ids, real)
+        objective.loss(net, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net
+
+
+@pytest.fixture(scope="module")
+def study(root, made, tmp_path_factory):
+    """A copy of the project with bases that read the families, and a study that asks them."""
+    file, (_, stated, _) = made
+    folder = studying.copy(root, tmp_path_factory.mktemp("known") / "project")
+    reader = tokens.train_tokenizer([row.text for row in stated], 500)
+    for name, causal in (("mdm", False), ("ar", True)):
+        net = network.new(causal=causal, vocab=len(reader), width=48, layers=2, heads=4, mlp=96, eos=0, seed=1)
+        # The autoregressive base never reads of a parent's child: it is where the curse should show.
+        read = stated[: len(stated) // 2] if causal else stated
+        network.save(reading(net, reader, read), reader, folder / f"bases/{name}")
+    config = {
+        "study": "families",
+        "data": {"source": "pairs", "pairs": {"file": str(file)}},
+        "models": {name: {"base": "folder", "folder": f"bases/{name}"} for name in ("mdm", "ar")},
+        "training": "none",
+        "sampling": {"canvas": CANVAS, "steps": [8], "guidance": 0},
+        "likelihood": {"samples": 4},
+        "tracing": {"most_facts": 2, "sampling_steps": 8, "most_steps": 1, "draws": 2},
+        "paper": {"kept": []},
+    }
+    (folder / "families.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def test_the_bases_are_asked_both_ways_and_what_they_know_is_traced(study):
+    wanted = [f"results/families/{name}" for name in ("tables/causal_trace.csv", "figures/known.svg")]
+    done = studying.snakemake(study, *wanted, study="families.yaml")
+    assert done.returncode == 0, (done.stderr + done.stdout)[-3000:]
+    results = study / "results/families"
+    assert not list(results.glob("models/*/*.training.csv"))
+    weights = [results / f"models/mdm/{stage}/model.safetensors" for stage in ("base", "seed_1")]
+    assert os.path.samefile(*weights)
+    recall = pd.read_csv(results / "tables/step_scaling.csv").set_index(["model", "split"]).accuracy
+    assert recall["mdm", "known_p2d"] > 0.5 and recall["mdm", "known_d2p"] > 0.5
+    assert recall["ar", "known_p2d"] > 0.5 and recall["ar", "known_d2p"] < 0.3
+    turned = pd.read_csv(results / "tables/recall_differences.csv").query("contrast == 'people'").set_index("model")
+    assert turned.difference["ar"] > 0.3
+    likelihood = pd.read_csv(results / "tables/likelihood.csv").set_index(["model", "split"]).difference
+    assert likelihood["mdm", "known_p2d"] > 0 and likelihood["mdm", "known_d2p"] > 0
+    traced = pd.read_csv(results / "tables/traced_facts.csv").query("outcome == 'traced'")
+    assert set(traced.split) == set(KNOWN) and set(traced.model) == {"mdm", "ar"}

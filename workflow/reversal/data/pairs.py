@@ -1,0 +1,112 @@
+"""Facts that a base may know: children and their parents in a CSV file, such as Berglund et al.'s celebrities.
+
+A person is a child; what is known of them is who one of their parents is. Nobody is taught anything: forward, from
+child to parent, is how such facts are mostly told, and in reverse they are asked about by the parent's name.
+"""
+
+import csv
+import random
+from collections import Counter
+from typing import NamedTuple
+
+from ..common.download import fetch
+from . import berglund, facts
+from .facts import DIRECTIONS, KNOWN, DataError, Fact
+from .generated import digest, fill, read_lines
+
+FILE = "parent_child_pairs.csv"
+URL = f"{berglund.RAW}/celebrity_relations/{FILE}"
+SHA256 = "59d181610f1477a3cfb8a63428bb8cc037b7d73c9cdf5616fdd8d8ba90debb5d"
+KINDS = ("mother", "father")
+GAPS = {"{child}": "{name}", "{parent}": "{description}"}  # of a pair's templates, and what a fact calls them
+
+
+class Pair(NamedTuple):
+    """A child and one of their parents; `parent_type` is one of KINDS."""
+
+    child: str
+    parent: str
+    parent_type: str
+
+
+def download(path, *, url=URL, digest=SHA256):
+    """Fetch the published pairs at their pinned commit."""
+    fetch(url, path, digest)
+
+
+def read(path, *, repeated=False):
+    """The pairs of a CSV file with columns child, parent, parent_type, and maybe others; some may be `repeated`."""
+    lines = "\n".join(line for _, line in facts.lines(path)).splitlines()
+    table = csv.DictReader(lines)
+    for column in Pair._fields:
+        if column not in (table.fieldnames or ()):
+            raise DataError(f"{path}:1: no column {column}; the columns are {', '.join(Pair._fields)}")
+    found = {}
+    for line in table:
+        pair, where = Pair(*((line[column] or "").strip() for column in Pair._fields)), f"{path}:{table.line_num}"
+        for column in ("child", "parent"):
+            if not getattr(pair, column):
+                raise DataError(f"{where}: {column} is empty; every pair has two names")
+        if pair.parent_type not in KINDS:
+            raise DataError(f"{where}: parent_type is {pair.parent_type!r}; it is one of {', '.join(KINDS)}")
+        if pair in found and not repeated:
+            raise DataError(
+                f"{where}: {pair.child} and {pair.parent} are in line {found[pair]} too; a pair is told once"
+            )
+        found.setdefault(pair, table.line_num)
+    return list(found)
+
+
+def answerable(pairs):
+    """The pairs of which both questions have one answer: a child's only mother or father, a parent's only child."""
+    parents = Counter((pair.child, pair.parent_type) for pair in pairs)
+    children = Counter(pair.parent for pair in pairs)
+    return [pair for pair in pairs if parents[pair.child, pair.parent_type] == children[pair.parent] == 1]
+
+
+def make(pairs, *, templates, most, seed):
+    """The facts, rows that state them, and {split: rows} of at most `most` answerable pairs (None: all).
+
+    `templates` is a folder with known_p2d.txt and known_d2p.txt. A wrong answer is another parent of the same kind, or
+    the child of one.
+    """
+    chosen = sorted(answerable(pairs), key=lambda pair: digest(seed, *pair))[:most]
+    lines = {way: read_templates(f"{templates}/known_{way}.txt", asks) for way, asks in DIRECTIONS.items()}
+    people = [
+        Fact(f"known-{i:04}", "known", pair.child, pair.parent, trained_as=(), tested_as=(pair.parent,))
+        for i, pair in enumerate(chosen)
+    ]
+    kinds = [pair.parent_type for pair in chosen]
+
+    def rows(way, kind=None, tail=False):
+        return [
+            fill(line.replace("{kind}", own), number, fact, asks=DIRECTIONS[way], tail=tail)
+            for fact, own in zip(people, kinds, strict=True)
+            if kind in (None, own)
+            for number, line in enumerate(lines[way])
+        ]
+
+    splits = {name: rows(split.direction) for name, split in KNOWN.items()}
+    for name, split in KNOWN.items():
+        wrong = [
+            row
+            for kind in KINDS
+            for row in facts.randomized(rows(split.direction, kind), rng=random.Random(f"{name} {kind} {seed}"))
+        ]
+        by_prompt = {row.prompt: row for row in wrong}
+        splits[f"{name}_randomized"] = [by_prompt[row.prompt] for row in splits[name]]
+    return people, [row for way in DIRECTIONS for row in rows(way, tail=True)], splits
+
+
+def read_templates(path, asks):
+    """Templates with {child}, {parent} and maybe {kind}, what is asked for last; with the names that facts have."""
+    given, asked = ("{child}", "{parent}") if asks == "description" else ("{parent}", "{child}")
+    templates = read_lines(path)
+    for template in templates:
+        before, *after = template.split(asked)
+        needed = (given, "{kind}") if asks == "description" else (given,)  # a child has a mother and a father
+        if len(after) != 1 or "{kind}" in after[0] or any(gap not in before for gap in needed):
+            raise DataError(f"{path}: {template!r} needs {' and '.join(needed)} and, after that, one {asked}")
+    for gap, name in GAPS.items():
+        templates = [template.replace(gap, name) for template in templates]
+    return templates
