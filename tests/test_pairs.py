@@ -117,7 +117,7 @@ def study(root, made, tmp_path_factory):
         "training": "none",
         "sampling": {"canvas": CANVAS, "steps": [8], "guidance": 0},
         "likelihood": {"samples": 4},
-        "tracing": {"most_facts": 2, "sampling_steps": 8, "most_steps": 1, "draws": 2},
+        "tracing": {"most_facts": 2, "sampling_steps": 8, "draws": 2, "windows": [1]},
         "paper": {"kept": []},
     }
     (folder / "families.yaml").write_text(yaml.safe_dump(config))

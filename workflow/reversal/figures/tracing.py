@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ..data.facts import ANY_SPLIT
+from ..data.facts import ANY_SPLIT, KNOWN
 from ..tracing import vocabulary
 from .sheet import MARGIN, Sheet
 from .style import (
@@ -400,7 +400,7 @@ def hand_over(table, *, models):
     return Drawing(figure, {"courses": "; ".join(says)})
 
 
-TESTS = ("p2d_same", "p2d_reverse", "d2p_same", "d2p_reverse")
+TESTS = ("p2d_same", "p2d_reverse", "d2p_same", "d2p_reverse", *KNOWN)
 HIDDEN = {
     "from": ("hidden from this step on", (VERMILLION, "s", "-")),
     "until": ("hidden up to this step", (BLUE, "o", "-")),
@@ -425,8 +425,8 @@ def hidden_steps(table, *, models):
         own = whole[whole.split == split]
         for way, (label, look) in HIDDEN.items():
             used[label] = _curve(axes, own[own.hidden == way], "step", look)
-        about = SPLITS[split]
-        how = {"same": "as taught", "reverse": "in reverse"}[about.trained]
+        about = ANY_SPLIT[split]
+        how = {"same": "as taught", "reverse": "in reverse", "known": TRAINED.get(split)}[about.trained]
         axes.set_title(f"{about.asks}s\n{how}\n{_facts(own)} facts")
         axes.set_ylim(-0.03, 1.03)
         axes.set_xlabel("denoising step", labelpad=1)
