@@ -206,6 +206,20 @@ def own_reading(wildcards):
     return config["models"][wildcards.model].get("reads", ["facts"])
 
 
+def taught(model):
+    """What a model is taught and how: the first columns of the table of objectives."""
+    told = config["models"][model]
+    return {
+        "family": told["family"],
+        **{"noise": "mask", "rate": "uniform", "spare": "none", "people": "all", "dose": 0, "time": "none"},
+        **told.get("objective", {}),
+        "reads": "+".join(told.get("reads", ["facts"])),
+        "epochs": (config["training"] | told.get("training", {}))["epochs"],
+        "layers": (config["network"] | told.get("network", {}))["layers"],
+        "width": (config["network"] | told.get("network", {}))["width"],
+    }
+
+
 def spared_people(wildcards):
     """The file that tells whom a model's objective spares, where it spares some by name."""
     return "<results>/data/facts.jsonl" if own_objective(wildcards).get("people") == "spared" else []

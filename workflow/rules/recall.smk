@@ -93,6 +93,28 @@ rule likelihood:
         "../scripts/likelihood.py"
 
 
+rule objectives_table:
+    """Recall and likelihood beside what each model was taught, those whose subject was spared apart from the others."""
+    input:
+        completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
+        comparisons=expand("<results>/likelihood/{trained}.csv", trained=TRAINED),
+        histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
+        facts="<results>/data/facts.jsonl",
+        code=library("objectives"),
+    output:
+        "<results>/tables/objectives.csv",
+    log:
+        "<results>/logs/objectives.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        trained=TRAINED,
+        taught={model: taught(model) for model in FAMILIES},
+    script:
+        "../scripts/objectives.py"
+
+
 rule probe:
     """The first token that comes to mind: for facts of pretraining before fine-tuning, for the study's facts after it."""
     input:
@@ -189,3 +211,17 @@ rule ablations:
     input:
         "<results>/tables/ablations.csv",
         "<results>/figures/ablations.svg",
+
+
+rule objectives:
+    """Which ways of training lift the curse; of studies/objectives.yaml, and not part of the default target."""
+    input:
+        "<results>/tables/objectives.csv",
+        "<results>/figures/objectives.svg",
+
+
+rule epochs:
+    """Recall against passes over the data; of studies/epochs.yaml, and not part of the default target."""
+    input:
+        "<results>/tables/objectives.csv",
+        "<results>/figures/epochs.svg",

@@ -1,0 +1,186 @@
+"""What a model is taught, and what it recalls: every objective at a glance, and recall against passes over the data."""
+
+from matplotlib.lines import Line2D
+
+from .style import BLUE, INK, RULE, SMALL, VERMILLION, Drawing, blank, looks, nothing, percent, styled
+
+ROW = 15  # points
+MARKS = {"name": (BLUE, "o"), "description": (VERMILLION, "D")}
+LINES = {"name": "-", "description": ":"}
+PANELS = {"same": "asked as taught", "reverse": "asked in reverse"}
+KINDS = {"mask": "Masks", "other": "Other noise", "next": "Left to right"}
+
+
+def called(row):
+    """What a row of the table of objectives was taught, in few words."""
+    spare = row.spare if row.people != "spared" else "none"
+    if row.family == "autoregressive":
+        words = "next token, half of the rows backwards" if "reversed" in row.reads else "next token"
+        words += {"none": "", "subject": ", never the subject's", "prompt": ", the answer's alone"}[spare]
+    else:
+        what = {"mask": "masked", "uniform": "replaced", "gaussian": "blurred"}[row.noise]
+        words = f"any token {what}" if row.rate == "uniform" else f"{percent(float(row.rate))} of the tokens {what}"
+        words += {"none": "", "subject": " but the subject", "prompt": " after the subject's part"}.get(spare, "")
+        if spare == "subject" and row.dose:
+            words = f"the subject {what} in {percent(row.dose)} of visits"
+        if spare == "subject_given_object":
+            words = f"the subject {what} only with the object"
+        if row.noise == "mask" and row.time == "embedded":
+            words += ", the time told"
+    if spare != "none" and row.people != "all":
+        words += f" of {percent(float(row.people))} of the people"
+    return words + (", who is named elsewhere" if "mentions" in row.reads else "")
+
+
+def group(row):
+    """Under which heading a row stands."""
+    return "next" if row.family == "autoregressive" else "mask" if row.noise == "mask" else "other"
+
+
+def _last(table):
+    """Answers in the most steps, and those that take none, with the words for each row."""
+    table = table[table.steps.isna() | (table.steps == table.steps.max())]
+    rows = list(table.itertuples())
+    return table.assign(group=[group(row) for row in rows], called=[called(row) for row in rows])
+
+
+@styled
+def objectives(table, *, models):
+    """A row for each objective; in each direction a mark with its interval for names and for descriptions."""
+    table = _last(table)
+    if table.empty:
+        return nothing("No model was asked.")
+    places, ticks = {}, []
+    for kind, title in KINDS.items():
+        own = dict.fromkeys(table[table.group == kind].model)
+        ticks += [title] if own else []
+        for model in own:
+            places[model] = len(ticks)
+            ticks.append(table[table.model == model].called.iloc[0])
+    figure = blank(ROW * len(ticks) + 75)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (trained, title) in zip(panels, PANELS.items(), strict=True):
+        for row in table[table.trained == trained].itertuples():
+            _mark(axes, row, places[row.model])
+        for at in places.values():
+            axes.axhline(at, color=RULE, linewidth=0.4, zorder=0)
+        axes.set_title(title)
+        axes.set_xlabel("answers right, %")
+        axes.set_xlim(-4, 104)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+    panels[0].set_ylim(len(ticks) - 0.4, -0.6)
+    panels[0].set_yticks(range(len(ticks)), ticks, fontsize=SMALL)
+    for label in panels[0].get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() in KINDS.values() else "normal")
+    looks_like = [(*MARKS["name"], BLUE, "name"), (*MARKS["description"], VERMILLION, "description")]
+    looks_like += [(INK, "o", "white", "hollow: people whose subject was spared")]
+    keys = [
+        Line2D([], [], color=color, marker=marker, markerfacecolor=face, linestyle="", label=label)
+        for color, marker, face, label in looks_like
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3)
+    return Drawing(figure, {"recalled": "; ".join(_said(table, model) for model in places)})
+
+
+def _mark(axes, row, place):
+    """One share with its interval."""
+    color, marker = MARKS[row.asks]
+    at = place + (-0.17 if row.asks == "name" else 0.17)
+    axes.plot([100 * row.ci_low, 100 * row.ci_high], [at, at], color=color, linewidth=1.1, zorder=2)
+    face = "white" if row.spared else color
+    how = {"color": color, "markerfacecolor": face, "markersize": 4.6, "linestyle": "", "zorder": 3}
+    axes.plot(100 * row.accuracy, at, marker=marker, **how)
+
+
+def _said(table, model):
+    own = table[(table.model == model) & (table.trained == "reverse")]
+    spared = {True: " where the subject was spared", False: ""}
+    parts = [f"{row.asks}s {percent(row.accuracy)}{spared[row.spared]}" for row in own.itertuples()]
+    return f"{table[table.model == model].called.iloc[0]}: {', '.join(parts)}"
+
+
+@styled
+def epochs(table, *, models):
+    """Recall and held-out loss against passes over the data and operations; beside them three shapes, and the time."""
+    table = _last(table)
+    table = table[~table.spared & (table.group != "other")]
+    shaped = table.model.str.contains("small|middle|large")
+    passes = table[~shaped & (table.time == "none")]
+    if passes.empty:
+        return nothing("No model was asked.")
+    figure = blank(340)
+    grid = figure.subplots(2, 3)
+    pair = looks({"mdm": "diffusion", "ar": "autoregressive"})
+    look = {"diffusion": pair["mdm"], "autoregressive": pair["ar"]}
+    said = []
+    for axes, trained in zip(grid[0], PANELS, strict=False):
+        said += _against(axes, passes[passes.trained == trained], look, "epochs")
+        axes.set_title(PANELS[trained])
+    _against(grid[0][2], passes[passes.trained == "reverse"], look, "flops")
+    grid[0][2].set_title(PANELS["reverse"])
+    _against(grid[1][0], passes[passes.trained == "same"], look, "epochs", loss=True)
+    grid[1][0].set_title("loss on new templates")
+    _shapes(grid[1][1], table[shaped & (table.trained == "reverse")], look)
+    timed = table[~shaped & (table.trained == "reverse") & (table.family == "diffusion")]
+    _timed(grid[1][2], timed[timed.epochs == timed[timed.time == "embedded"].epochs.max()])
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return Drawing(figure, {"recalled": "; ".join(said)})
+
+
+def _against(axes, table, look, x, *, loss=False):
+    """Lines of recall, or of the held-out loss, one a family and question; what they say."""
+    said = []
+    for (family, asks), rows in table.groupby(["family", "asks"], sort=False):
+        rows, label = rows.sort_values(x), f"{look[family].label}, {asks}"
+        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[asks], "markersize": 4}
+        axes.plot(rows[x], -rows.log_likelihood if loss else 100 * rows.accuracy, label=label, **how)
+        if not loss:
+            axes.vlines(rows[x], 100 * rows.ci_low, 100 * rows.ci_high, color=look[family].color, linewidth=0.9)
+        told = ", ".join(f"{row.epochs} {percent(row.accuracy)}" for row in rows.itertuples())
+        said.append(f"{label} {PANELS[rows.trained.iloc[0]]}, by passes: {told}")
+    axes.set_xscale("log")
+    axes.set_xlabel("passes" if x == "epochs" else "operations of training")
+    if loss:
+        axes.set_yscale("log")
+        axes.set_ylabel("nats an answer")
+    else:
+        _percents(axes)
+    if x == "epochs":
+        ticks = sorted(table.epochs.unique())
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+    return said
+
+
+def _percents(axes):
+    axes.set_ylim(-4, 104)
+    axes.set_ylabel("answers right, %")
+
+
+def _shapes(axes, table, look):
+    """Recall by shape."""
+    shapes = sorted({(row.width, row.layers) for row in table.itertuples()})
+    for (family, asks), rows in table.groupby(["family", "asks"], sort=False):
+        rows = rows.sort_values(["width", "layers"])
+        x = [shapes.index((row.width, row.layers)) for row in rows.itertuples()]
+        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[asks], "markersize": 4}
+        axes.plot(x, 100 * rows.accuracy, **how)
+        axes.vlines(x, 100 * rows.ci_low, 100 * rows.ci_high, color=look[family].color, linewidth=0.9)
+    axes.set_xticks(range(len(shapes)), [f"{layers}×{width}" for width, layers in shapes])
+    axes.set_xlabel("layers × width")
+    axes.set_title("in reverse, by shape")
+    _percents(axes)
+
+
+def _timed(axes, table):
+    """Recall with the time told and not."""
+    for row in table.itertuples():
+        color, marker = MARKS[row.asks]
+        at = {"none": 0, "embedded": 1}[row.time] + (-0.08 if row.asks == "name" else 0.08)
+        axes.vlines(at, 100 * row.ci_low, 100 * row.ci_high, color=color, linewidth=1.1)
+        axes.plot(at, 100 * row.accuracy, color=color, marker=marker, markersize=4.6, linestyle="")
+    axes.set_xticks([0, 1], ["time not told", "told"])
+    axes.set_xlim(-0.5, 1.5)
+    axes.set_title("in reverse, MDM")
+    _percents(axes)
