@@ -35,6 +35,7 @@ rule all:
         "<results>/tables/step_scaling.csv",
         "<results>/tables/recall_differences.csv",
         "<results>/tables/likelihood.csv",
+        "<results>/tables/objectives.csv",
         "<results>/tables/causal_trace.csv",
         "<results>/tables/symmetry.csv",
         "<results>/tables/edits.csv",

@@ -12,7 +12,7 @@ import safetensors.numpy
 import yaml
 
 from reversal.common.files import sha256
-from reversal.data.facts import RECALL_SPLITS
+from reversal.data.facts import RECALL_SPLITS, SPLITS
 from reversal.paper import sources, write
 from reversal.tracing import files as trace_files
 from reversal.tracing import tables as trace_tables
@@ -38,6 +38,7 @@ PAPER = {
     "tags": ["diffusion"],
     "explorer_facts": 3,
     "kept": [],
+    "taught": [],
 }
 STEPS = [1, 4]
 TURNED = {"d2p_same": "p2d_reverse", "p2d_same": "d2p_reverse"}
@@ -149,6 +150,7 @@ def _given(folder, config, families, figures):
                 for run in config["paper"]["kept"]
                 for file in ("numbers", "provenance")
             ],
+            taught=sorted(map(str, folder.glob("kept/*/objectives.csv"))),
         ),
         sources_output=numbers,
         numbers_params={"config": config, "trained": trained},
@@ -250,6 +252,29 @@ def _traced(families):
     return {name: pd.concat(parts) for name, parts in made.items()}
 
 
+def objectives(taught, families, reverse, answered):
+    """Rows of a table of objectives; spared people are recalled as taught alone."""
+    plain = {"noise": "mask", "rate": "uniform", "spare": "subject", "people": "all", "dose": 0.0, "time": "none"}
+    plain |= {"reads": "facts", "epochs": 10, "layers": LAYERS, "width": 8, "rows": 100, "flops": 1e9}
+    rows = []
+    for name, split, spared in itertools.product(families, RECALL_SPLITS, (False, True)):
+        own = plain | taught[name]
+        if spared != (own["spare"] != "none") and own["people"] != "spared":
+            continue
+        share = float(answered) if split.endswith("same") else reverse[name] * (not spared or own["dose"])
+        low, high = max(share - 0.1, 0), min(share + 0.1, 1)
+        rows.append(
+            {"model": name, "family": families[name], **own, "split": split, "asks": SPLITS[split].asks}
+            | {"trained": SPLITS[split].trained, "spared": spared, "n": 90, "facts": 30, "seeds": 3}
+            | {"steps": 4 if families[name] == "diffusion" else None}
+            | {"accuracy": share, "ci_low": low, "ci_high": high, "seed_low": low, "seed_high": high, "kind": "bound"}
+            | {"log_likelihood": -9.0 / own["epochs"], "likelier": 9 * share, "likelier_low": 9 * share - 1}
+            | {"likelier_high": 9 * share + 1, "prefers": share, "prefers_low": low, "prefers_high": high}
+            | {"changed": 9, "better": 6, "worse": 2}
+        )
+    return rows
+
+
 def _tables(folder, families, reverse, answered):
     tables = {
         "step_scaling": _scaling(families, reverse, answered),
@@ -270,6 +295,7 @@ def _tables(folder, families, reverse, answered):
             for name, split in itertools.product(families, RECALL_SPLITS)
             for gap in [3.0 if answered and not (split.endswith("reverse") and not reverse[name]) else 0.0]
         ],
+        "objectives": objectives({"mdm": {"people": "spared"}, "ar": {"spare": "none"}}, families, reverse, answered),
         "probe": [
             {"model": name, "stage": stage, "prompt": HOSTILE[0], "rank": 1, "token": " the", "probability": 0.5}
             | {"entropy": entropy, "answer": "the baker", "about": about}

@@ -1,6 +1,6 @@
 """The figures of the post, each drawn from tables, rows and arrays already on disk; pictures.smk lists them."""
 
-for figure, drawn in (FIGURES | ABLATIONS).items():
+for figure, drawn in (FIGURES | ASIDE).items():
 
     rule:
         name:

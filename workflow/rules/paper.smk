@@ -7,7 +7,7 @@ EVIDENCE = {
     "tables": expand(
         "<results>/tables/{table}.csv",
         table=[
-            *("step_scaling", "recall_differences", "likelihood", "probe"),
+            *("step_scaling", "recall_differences", "likelihood", "objectives", "probe"),
             *("causal_trace", "traced_facts", "trace_maps", "time"),
             *("keyvalue", "symmetry", "edits", "rewriting", "gradients"),
         ],
@@ -41,6 +41,7 @@ rule numbers:
         bases=expand("<results>/models/{model}/base", model=FAMILIES),
         shipped=local("data/base/shipped.json"),
         kept=KEPT,
+        taught=local(expand("paper/reference/{run}/objectives.csv", run=TAUGHT_RUNS)),
         code=library("render"),
     output:
         "<results>/paper/numbers.json",

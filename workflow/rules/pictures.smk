@@ -4,6 +4,7 @@ import json
 from typing import NamedTuple
 
 KEPT_RUNS = config["paper"]["kept"]
+TAUGHT_RUNS = config["paper"]["taught"]
 
 
 class Figure(NamedTuple):
@@ -101,4 +102,16 @@ for run in KEPT_RUNS:
     for title, module, like, file in OF_KEPT:
         if (ROOT / f"paper/reference/{run}/{file}.csv").is_file():
             FIGURES[f"{run}_{like}"] = of_kept(run, title, module, like, file)
-ABLATIONS = {"ablations": of_table("Choices of the sampler", "Recall", "ablation", "ablations")}
+for run in TAUGHT_RUNS:
+    FIGURES[f"kept_{run}"] = Figure(
+        title=f"{run}: what is taught, and what is recalled",
+        category="Kept runs",
+        drawn_by="objectives",
+        sources={"table": local(f"paper/reference/{run}/objectives.csv")},
+        like=run,
+    )
+ASIDE = {
+    "ablations": of_table("Choices of the sampler", "Recall", "ablation", "ablations"),
+    "objectives": of_table("What is taught, and what is recalled", "Recall", "objectives", "objectives"),
+    "epochs": of_table("Recall against passes over the data", "Recall", "objectives", "objectives"),
+}

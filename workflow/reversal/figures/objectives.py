@@ -20,7 +20,7 @@ def called(row):
     else:
         what = {"mask": "masked", "uniform": "replaced", "gaussian": "blurred"}[row.noise]
         words = f"any token {what}" if row.rate == "uniform" else f"{percent(float(row.rate))} of the tokens {what}"
-        words += {"none": "", "subject": " but the subject", "prompt": " after the subject's part"}.get(spare, "")
+        words += {"none": "", "subject": " but the subject", "prompt": " of the answer's part"}.get(spare, "")
         if spare == "subject" and row.dose:
             words = f"the subject {what} in {percent(row.dose)} of visits"
         if spare == "subject_given_object":
@@ -29,7 +29,7 @@ def called(row):
             words += ", the time told"
     if spare != "none" and row.people != "all":
         words += f" of {percent(float(row.people))} of the people"
-    return words + (", who is named elsewhere" if "mentions" in row.reads else "")
+    return words + (", named elsewhere" if "mentions" in row.reads else "")
 
 
 def group(row):

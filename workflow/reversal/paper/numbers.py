@@ -12,7 +12,7 @@ import numpy as np
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..figures.read import begins
 from ..memory.vocabulary import DONOR, RIDGE
-from . import numbers_memory, numbers_tracing
+from . import numbers_memory, numbers_objectives, numbers_tracing
 from .findings import finding, judged, over_seeds
 
 
@@ -297,6 +297,7 @@ SECTIONS = {
     "training": training,
     "recall": recall,
     "likelihood": likelihood,
+    "objectives": numbers_objectives.objectives,
     "probe": probe,
     "tracing": numbers_tracing.tracing,
     "keyvalue": numbers_memory.keyvalue,
@@ -326,6 +327,9 @@ FILES = {
         ("recall.curse", "recall.gain", "recall.versus", "recall.settled"), ["tables/recall_differences.csv"]
     ),
     "likelihood": ["tables/likelihood.csv"],
+    "objectives": ["tables/objectives.csv"],
+    "objectives.kept": ["paper/reference"],
+    "objectives.passes": ["paper/reference"],
     "probe": ["tables/probe.csv"],
     "tracing": [f"tables/{name}.csv" for name in ("causal_trace", "traced_facts", "trace_maps", "time")],
     "keyvalue": ["tables/keyvalue.csv", "tables/symmetry.csv"],

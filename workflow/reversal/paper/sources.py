@@ -25,6 +25,7 @@ class Sources(NamedTuple):
     published: pd.DataFrame  # the published recall
     origins: dict  # {model: where it starts, in words}
     kept: list  # of other runs, kept with the paper: their numbers, and how they were "made"
+    taught: dict  # of such runs, {name: table of objectives}
 
     @property
     def families(self):
@@ -52,11 +53,11 @@ def labels(families):
     return {name: FAMILIES[family].short if kinds.count(family) == 1 else name for name, family in families.items()}
 
 
-def read(config, *, tables, models, bases, shipped, histories, data, published, kept=()):
+def read(config, *, tables, models, bases, shipped, histories, data, published, kept=(), taught=()):
     """The `Sources` from files.
 
     `tables`, `models` and their `bases` (folders) and `data` are paths by name; `histories` by (model,
-    seed); `kept` folders; `shipped` the file that tells the models that ship.
+    seed); `kept` folders; `taught` tables in folders; `shipped` the file that tells the models that ship.
     """
     return Sources(
         config=config,
@@ -68,6 +69,7 @@ def read(config, *, tables, models, bases, shipped, histories, data, published, 
         published=table(published),
         origins={name: origins.told(config["models"][name], folder, shipped) for name, folder in bases.items()},
         kept=[run(folder) for folder in kept],
+        taught={Path(path).parent.name: table(path) for path in taught},
     )
 
 

@@ -275,6 +275,15 @@ def edits(numbers):
     return Table(head, body, ("tables/edits.csv",))
 
 
+def control(numbers):
+    """Recall of people whose subject was masked in training, and of those whose was not, by one network."""
+    found, about = numbers["objectives"]["control"], numbers["study"]["splits"]
+    head = [[Cell("Subject in training"), *(Cell(Markup(_column(about[split]))) for split in RECALL_SPLITS)]]
+    called = {"free": "masked like any token", "spared": "never masked"}
+    body = [[called[kind], *(_share(found[kind][split]) for split in RECALL_SPLITS)] for kind in called]
+    return Table(head, body, ("tables/objectives.csv",))
+
+
 def rewriting(numbers):
     """What a rewritten fact does to its own question, to its reverse, and to the reverse of others."""
     taught = {"p2d": "person to description", "d2p": "description to person"}
@@ -326,6 +335,7 @@ def settings(numbers):
 
 TABLES = {
     "models": models,
+    "control": control,
     "sampling": sampling,
     "recall": recall_by_training,
     "recall-by-question": recall_by_question,

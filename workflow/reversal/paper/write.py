@@ -22,6 +22,7 @@ def numbers_file(given, output, *, config, trained):
         data=_by_stem(given.data),
         published=given.published,
         kept=[Path(path).parent for path in given.kept if path.endswith("numbers.json")],
+        taught=given.taught,
     )
     _write(json.dumps(numbers.compute(found), indent=1, ensure_ascii=False) + "\n", output)
 

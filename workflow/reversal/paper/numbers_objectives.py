@@ -1,0 +1,112 @@
+"""What lifts the curse: the control within the study's own network, and the objectives of a run kept with the paper."""
+
+import math
+
+from ..figures.objectives import called
+from .findings import finding, judged
+
+
+def objectives(sources):
+    """The control within one network; and, where such runs are kept, what their objectives and passes recall."""
+    kept = {name: sources.taught.get(name) for name in ("objectives", "epochs")}
+    return {"control": _control(sources), "kept": _kept(kept["objectives"]), "passes": _passes(kept["epochs"])}
+
+
+def last(table):
+    """The answers in the most steps, and those that take none."""
+    return table[table.steps.isna() | (table.steps == table.steps.max())]
+
+
+def _control(sources):
+    """Recall of the first diffusion model, of people whose subject was masked in training and of those spared.
+
+    None where nobody was spared, or everybody.
+    """
+    own = last(sources.tables["objectives"])
+    own = own[own.model == sources.first("diffusion")]
+    if own.spared.nunique() < 2:
+        return None
+    found = {"people": int(own[own.spared].groupby("split").facts.max().max())}
+    for spared, name in ((False, "free"), (True, "spared")):
+        found[name] = {
+            row.split: finding(row.accuracy, row.ci_low, row.ci_high)
+            | {"n": row.n, "likelier": judged(finding(row.likelier, row.likelier_low, row.likelier_high))}
+            for row in own[own.spared == spared].itertuples()
+        }
+    apart = {split: found["free"][split]["low"] - found["spared"][split]["high"] for split in found["spared"]}
+    found["gap"] = {
+        split: {"estimate": found["free"][split]["estimate"] - found["spared"][split]["estimate"]}
+        | {"verdict": "more" if gap > 0 else "unclear"}
+        for split, gap in apart.items()
+    }
+    return found
+
+
+def predicted_from_object(row):
+    """Whether training has the subject of a row's people predicted with the object in sight; None: by a dose."""
+    if row.spared:
+        return None if row.dose else False
+    return row.family == "diffusion" or "reversed" in row.reads
+
+
+def _kept(table):
+    """Of a table of objectives: recall in reverse where the subject is predicted, where it is not, and by dose."""
+    if table is None:
+        return None
+    rows = last(table)
+    rows = rows[rows.trained == "reverse"]
+    rows = rows.assign(predicted=[predicted_from_object(row) for row in rows.itertuples()])
+    found = {"objectives": int(rows.model.nunique()), "seeds": int(rows.seeds.max())}
+    for name, wanted in (("predicted", True), ("never", False)):
+        own = rows[[one is wanted for one in rows.predicted]]
+        worst, best = own.loc[own.accuracy.idxmin()], own.loc[own.accuracy.idxmax()]
+        found[name] = {"count": len(own), "models": int(own.model.nunique())}
+        found[name] |= {"least": _one(worst), "most": _one(best), "likelier": _likelier(own)}
+    doses = rows[(rows.dose > 0) & (rows.people == "all")].sort_values("dose")
+    found["doses"] = [
+        {"dose": dose} | {row.asks: finding(row.accuracy, row.ci_low, row.ci_high) for row in own.itertuples()}
+        for dose, own in doses.groupby("dose")
+    ]
+    found["changes"] = _changes(last(table))
+    return found
+
+
+def _one(row):
+    return finding(row.accuracy, row.ci_low, row.ci_high) | {"called": called(row), "asks": row.asks}
+
+
+def _likelier(rows):
+    """In how many of the rows the right answer is clearly likelier than another person's, or less; and the mean."""
+    verdicts = [
+        judged(finding(row.likelier, row.likelier_low, row.likelier_high))["verdict"] for row in rows.itertuples()
+    ]
+    return {"mean": rows.likelier.mean(), "more": verdicts.count("more"), "less": verdicts.count("less")}
+
+
+def _changes(rows):
+    """Of networks that can take a token back, how many they changed, and to what."""
+    own = rows[(rows.noise == "uniform") & (rows.changed > 0)]
+    if own.empty:
+        return None
+    return {"changed": int(own.changed.sum()), "better": int(own.better.sum()), "worse": int(own.worse.sum())}
+
+
+def _passes(table):
+    """Of a table of runs: recall and held-out loss by passes over the data."""
+    if table is None:
+        return None
+    rows = last(table)
+    rows = rows[~rows.spared & (rows.time == "none") & ~rows.model.str.contains("small|middle|large")]
+    found = {"seeds": int(rows.seeds.max()), "passes": sorted(map(int, rows.epochs.unique()))}
+    for family, own in rows.groupby("family"):
+        same, reverse = (own[own.trained == trained].groupby("epochs") for trained in ("same", "reverse"))
+        loss = -same.log_likelihood.mean()
+        found[family] = {
+            "same": {int(n): share for n, share in same.accuracy.mean().items()},
+            "reverse": {int(n): share for n, share in reverse.accuracy.mean().items()},
+            "loss": {int(n): value for n, value in loss.items()},
+            "best": int(loss.idxmin()),
+        }
+    flops = rows.groupby(["epochs", "family"]).flops.mean().unstack()
+    ratio = (flops["diffusion"] / flops["autoregressive"]).mean() if flops.shape[1] == 2 else math.nan
+    return found | {"flops_ratio": ratio}
