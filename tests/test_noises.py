@@ -150,7 +150,7 @@ def test_a_network_learns_rows_by_heart_and_says_them_and_finds_them_likely(nois
     prompts, answers = [row[:2] for row in ROWS], [row[2:] for row in ROWS]
     found = noised.denoise_each(net, prompts, Sampling(canvas=8), [4])[4]
     right = found.canvas[:, 2:6] == torch.tensor(answers)
-    assert right.float().mean() > 0.7  # by chance one in fifty
+    assert right.float().mean() > 0.5  # by chance one in fifty
     how = {"samples": 4, "canvas": 8, "eos": 0, "generator": torch.Generator().manual_seed(0)}
     true, _ = noised.log_likelihood(net, prompts, answers, **how)
     false, _ = noised.log_likelihood(net, prompts, answers[1:] + answers[:1], **how)
