@@ -128,6 +128,7 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             noises.TIMES,
             noises.READS,
             ("all", "spared"),
+            ("objectives", "epochs"),  # studies whose tables are kept
             batches.PRECISIONS,
             llama.DTYPES,
             vocabulary.KINDS,
