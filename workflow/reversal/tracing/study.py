@@ -55,7 +55,7 @@ class Tracing:
     corruptions: Mapping
     most_facts: int | None = None  # of those the model answers; None: all
     least_tokens: int = 2  # answers of fewer tokens are not traced
-    draws: int = 3  # of the noise: each fact has its own, the same for all its steps
+    draws: int = 2  # of the noise: each fact has its own, the same for all its steps
     scale: float = 3.0  # of the noise, in standard deviations of the embeddings
     seed: int = 0  # of the noise
     # layers restored together for mlp and attn; the first leads, the others are traced at subject and answer alone
@@ -250,31 +250,28 @@ def trace_fact(net, tokenizer, found, corrupt, settings):
     length = len(asked.canvases[0])
     mask = network.mask_id(net) if network.is_diffusion(net) else None
     reader = network.read_at(net, found.prompt)
-    places = length + len(TOGETHER)
+    everywhere = list(range(length + len(TOGETHER)))
+    here = [found.subject[1] - 1, *everywhere[length:]]
     arrays = {}
-    for kind in KINDS:
-        for window in settings.windows if kind in WINDOWED else settings.windows[:1]:
-            leads = window == settings.windows[0]
-            some = list(range(places)) if leads else [found.subject[1] - 1, *range(length, places)]
-            parts = {}  # {(corruption, reading): (what is asked, its problems)}
-            for name in [name for name in corrupt if kind in kinds[name]]:
-                main = name == leading(settings.corruptions)
-                if main or leads:
-                    own = asked if kind == "state" else plain
-                    own = own if main and kind == "state" else own.first()
-                    parts[name, "restored"] = own, _problems(net, found, own, corrupt[name], some)
-                if main and leads and kind in WHOLE and name != "gaussian":
-                    problems = _problems(net, found, plain.first(), corrupt[name], some)
-                    parts[name, "necessary"] = plain.first(), [problem.turned() for problem in problems]
-            what, severed, *_ = KINDS[kind]
-            how = {"kind": what, "severed": severed, "window": window, "precision": settings.precision}
-            together = [problem for _, problems in parts.values() for problem in problems]
-            runs = iter(engine.restore(net, together, **how) if together else ())
-            for (name, reading), (own, problems) in parts.items():
-                ran = [next(runs) for _ in problems]
-                for key, array in _scored(own, ran, name, (reading, kind, window), (places, some)).items():
-                    if key not in arrays or len(array) > len(arrays[key]):
-                        arrays[key] = array
+    for kind, window in [(k, w) for k in KINDS for w in (settings.windows if k in WINDOWED else settings.windows[:1])]:
+        parts = []
+        for name, reading, always, whole in _readings(kind, window, corrupt, settings):
+            own = asked if kind == "state" and reading == "restored" else plain
+            own = own if always else own.first()
+            some = everywhere if whole else here
+            problems = _problems(net, found, own, corrupt[name], some)
+            problems = [problem.turned() for problem in problems] if reading == "necessary" else problems
+            parts.append((name, reading, own, some, problems))
+        what, severed, *_ = KINDS[kind]
+        how = {"kind": what, "severed": severed, "window": window, "precision": settings.precision}
+        together = [problem for part in parts for problem in part[-1]]
+        runs = iter(engine.restore(net, together, **how) if together else ())
+        for name, reading, own, some, problems in parts:
+            ran = [next(runs) for _ in problems]
+            spread = len(everywhere), some
+            for key, array in _scored(own, ran, name, (reading, kind, window), spread).items():
+                if key not in arrays or len(array) > len(arrays[key]):
+                    arrays[key] = array
     return FactTrace(
         about=_about(tokenizer, found),
         steps=found.steps,
@@ -283,6 +280,19 @@ def trace_fact(net, tokenizer, found, corrupt, settings):
         windows=list(settings.windows),
         arrays={name: array.astype(np.float32) for name, array in arrays.items()},
     )
+
+
+def _readings(kind, window, corrupt, settings):
+    """What is run of one kind: (corruption, reading, whether at every step or t1 alone, whether at every place).
+
+    What is not read elsewhere is put back at the last subject token, the whole subject and the whole answer alone.
+    """
+    lead, main = window == settings.windows[0], leading(settings.corruptions)
+    for name in corrupt:
+        if kind in settings.corruptions[name] and (lead or name == main):
+            yield name, "restored", name == main and kind == "state", lead and kind in WHOLE
+            if name == main and lead and kind in WHOLE and name != "gaussian":  # one draw can be exchanged
+                yield name, "necessary", False, kind == "state"
 
 
 def _ask(net, found, rival=None):
