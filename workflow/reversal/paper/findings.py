@@ -1,7 +1,5 @@
 """Findings: an estimate, its interval, and what the interval allows one to say."""
 
-import math
-
 from ..common.contrasts import verdict
 
 
@@ -13,14 +11,6 @@ def finding(estimate, low, high):
 def over_seeds(estimates, lows, highs):
     """The mean over seeds; its interval spans those of all seeds, so that what it excludes every seed excludes."""
     return finding(estimates.mean(), lows.min(skipna=False), highs.max(skipna=False))
-
-
-def difference(one, other):
-    """Of two findings, as if they were independent; measured on the same facts, they differ more surely than that."""
-    gap = one["estimate"] - other["estimate"]
-    below = math.hypot(one["estimate"] - one["low"], other["high"] - other["estimate"])
-    above = math.hypot(one["high"] - one["estimate"], other["estimate"] - other["low"])
-    return judged(finding(gap, gap - below, gap + above))
 
 
 def judged(found):
