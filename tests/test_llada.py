@@ -14,7 +14,7 @@ from reversal.memory import questions
 from reversal.models import dream, hub, llada, network, tokens
 from reversal.models.folders import ModelError
 from reversal.recall import masked
-from reversal.tracing import engine, llama
+from reversal.tracing import engine, llama, study
 from reversal.training import objective
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -152,6 +152,22 @@ def test_weights_in_16_bits_are_traced_as_they_are_and_base_runs_stay_exact(name
     assert found.log_clean == pytest.approx(expected.log_clean, abs=1e-5)
     assert found.log_corrupted == pytest.approx(expected.log_corrupted, abs=1e-5)
     torch.testing.assert_close(found.log_restored, expected.log_restored, atol=0.2, rtol=0)
+
+
+def test_a_study_traces_the_answer_where_it_is_predicted(net, generated, checkpoint):
+    reader = tokens.read_pretrained(checkpoint, net.config.eos_token_id)
+    row = generated[1][0]
+    example = tokens.encode(reader, row)
+    revealed = [
+        [place, reader.decode([example.ids[place]]), 0, 1.0] for place in range(example.prompt, len(example.ids))
+    ]
+    said = {"correct": True, "ids": example.ids, "prompt_tokens": example.prompt, "revealed": revealed, "withdrawn": []}
+    settings = study.Tracing(corruptions={"gaussian": ["state"]}, draws=1)
+    *_, traces, _ = study.trace_split(net, reader, [row], [said], settings)
+    canvas = example.ids[: example.prompt] + [network.mask_id(net)] * (len(example.ids) - example.prompt)
+    logs = naive_logits(net, canvas).log_softmax(-1)
+    expected = sum(logs[place, example.ids[place]] for place in range(*example.answer))
+    assert traces[0].arrays["log_probability.clean"][0] == pytest.approx(expected.item(), abs=1e-2)
 
 
 def test_a_question_reads_its_answer_where_it_is_predicted(net, generated, checkpoint):

@@ -78,7 +78,7 @@ def extract(asker, rows, *, layers, prefixes=("",), search, key_context="subject
             }
         )
         arrays = (keys[layer], found.value, originals[layer], down_weight(net, layer).detach().clone())
-        extractions.append(Extraction(layer, facts, *(array.cpu() for array in arrays), outcomes))
+        extractions.append(Extraction(layer, facts, *(array.float().cpu() for array in arrays), outcomes))
     return extractions
 
 
