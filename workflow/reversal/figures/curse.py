@@ -142,7 +142,7 @@ def _question(sheet, x, width, row, rows, split):
 
 def _likelihood(sheet, table, styles):
     """Dots with intervals: how much likelier the right answer is than a wrong one."""
-    sheet.heading("How much likelier is the right answer than a wrong one?", "mean difference, 95% interval over facts")
+    sheet.heading("How much likelier is the right answer than a wrong one?", "mean difference, 95% interval")
     splits = [split for split in RECALL_SPLITS if split in set(table.split)]
     lines = {key: rows for key, rows in table.groupby(["split", "model"], sort=False)}
     height = max(1, len(lines)) * 13 + 8 * max(1, len(splits))

@@ -128,7 +128,7 @@ def _log_scale(axes):
 
 @styled
 def step_scaling(scaling, *, models, published=None):
-    """Recall against denoising steps, a panel a split, with intervals over facts; the AR as a level line.
+    """Recall against denoising steps, a panel a split, with intervals; the AR as a level line.
 
     `published` (columns steps and the splits, in percent) adds published values as hollow markers.
     """
