@@ -382,3 +382,12 @@ def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
     found["files"]["model-00002-of-00002.safetensors"] = "0" * 64
     with pytest.raises(network.ModelError, match="00002.safetensors: SHA-256 is .* expected 0000"):
         dream.convert(tmp_path / "other", **found, **hub)
+
+
+def test_a_model_in_two_folders_takes_room_once_and_shares_nothing_that_changes(tmp_path):
+    network.save(network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, seed=0), None, tmp_path / "one")
+    (tmp_path / "one/.snakemake_timestamp").touch()
+    folders.link(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "one/model.safetensors").samefile(tmp_path / "two/model.safetensors")
+    assert not (tmp_path / "two/.snakemake_timestamp").exists()
+    folders.verify(tmp_path / "two")

@@ -57,7 +57,8 @@ def link(path, output):
     verify(path)
     with whole(output) as draft:
         for file in Path(path).iterdir():
-            if file.is_file() and file.name != CHECKSUMS:
+            # Hidden ones are Snakemake's, which sets their times: shared, they would make the other folder look new.
+            if file.is_file() and file.name != CHECKSUMS and not file.name.startswith("."):
                 try:
                     os.link(file, draft / file.name)
                 except OSError:
