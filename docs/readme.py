@@ -100,7 +100,7 @@ def findings():
             lines += rows(pd.read_csv(folder / "step_scaling.csv"), study, told)
             lines += [smdm()] if study["theirs"] else []
             remarks += [f"`{made['study']}`: {made['caveat']}"] if "caveat" in made else []
-    about = "Percent of the questions whose answer contains the reference, with 95% intervals over people and templates:"
+    about = "Percent of the questions whose answer contains the reference, with 95% intervals over people and wordings:"
     return "\n\n".join([about, "\n".join([HEAD, *lines]), *remarks])
 
 
