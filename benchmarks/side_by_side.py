@@ -97,11 +97,14 @@ def teach_and_ask(config, results, name, seed):
     settings = dict(config["sampling"])
     steps, generator = settings.pop("steps"), torch.Generator().manual_seed(seed)
     sampling = Sampling(**settings, precision=config["precision"])
-    splits = [*RECALL_SPLITS, *(SPARED_SPLITS if config["data"]["generated"]["spared_people"] else ())]
+    spares = config["data"]["generated"]["spared_people"] and task["objective"].get("spare", "none") != "none"
+    splits = [*RECALL_SPLITS, *(SPARED_SPLITS if spares else ())]
     completions, comparisons = [], []
     for split in splits:
         right, wrong = (facts.read(results / f"data/{split}{which}.jsonl") for which in ("", "_randomized"))
-        completions += ask.complete_split(net, tokenizer, right, sampling, split=split, steps=steps)
+        completions += ask.complete_split(
+            net, tokenizer, right, sampling, split=split, steps=steps[-1:] if split in SPARED_SPLITS else steps
+        )
         how = {"canvas": sampling.canvas, "precision": config["precision"], "generator": generator}
         samples = config["likelihood"]["samples"]
         comparisons += ask.compare_likelihoods(net, tokenizer, right, wrong, split=split, samples=samples, **how)

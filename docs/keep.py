@@ -94,24 +94,28 @@ def hardware():
     return f"{platform.machine()}, no GPU"
 
 
-def keep(results, folder, *, config, commit, costs_of=None, remark=None, caveat=None):
+def keep(results, folder, *, config, commit, costs_of=None, taught=False, made_on=None, remark=None, caveat=None):
     """Put what is kept of a folder of results in the place of `folder`; costs alone where `costs_of` names them.
 
-    `remark` tells what else the costs depend on, `caveat` what a reader of the results must know.
+    `taught`: the table of objectives alone. `made_on` is hardware other than this; `remark` tells what else the costs
+    depend on, `caveat` what a reader of the results must know.
     """
     kept = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    if not costs_of:
+    if taught:
+        shutil.copy(results / "tables/objectives.csv", kept)
+    elif not costs_of:
         for name in TABLES:
             shutil.copy(results / f"tables/{name}.csv", kept)
         traces = pd.read_csv(results / "tables/causal_trace.csv", low_memory=False)
         write_table(averages(traces), kept / "causal_trace.csv")
         _write(told(results / "paper/numbers.json"), kept / "numbers.json")
-    write_table(costs(results), kept / "costs.csv")
+    if not taught:
+        write_table(costs(results), kept / "costs.csv")
     made = {
         "study": costs_of or f"studies/{config['study']}.yaml",
-        "hardware": hardware(),
+        "hardware": made_on or hardware(),
         **({"remark": remark} if remark else {}),
         **({"caveat": caveat} if caveat else {}),
         "versions": {"python": platform.python_version()}
@@ -134,6 +138,8 @@ def main():
     parser.add_argument("study", type=Path, nargs="+", help="the files given to --configfile")
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
     parser.add_argument("--costs-of", default=None, help="keep costs alone, and name them so")
+    parser.add_argument("--taught", action="store_true", help="keep the table of objectives alone")
+    parser.add_argument("--hardware", default=None, help="where the results were made elsewhere")
     parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")
     parser.add_argument("--caveat", default=None, help="what a reader of the results must know, a sentence")
     options = parser.parse_args()
@@ -145,6 +151,8 @@ def main():
         config=config,
         commit=commit,
         costs_of=options.costs_of,
+        taught=options.taught,
+        made_on=options.hardware,
         remark=options.remark,
         caveat=options.caveat,
     )

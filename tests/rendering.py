@@ -56,16 +56,17 @@ def make(
     source="generated",
     change=None,
     kept=(),
+    taught=(),
 ):
     """Write a study to `folder` and return what the rules of the paper would be given.
 
     `diffusion` and `autoregressive` are the shares recalled in reverse. If not `answered`, nothing is right, and so
-    nothing is traced, extracted, compared or edited. `change` is {table: a function of its rows}. `kept` names runs
-    under the repository's paper/reference.
+    nothing is traced, extracted, compared or edited. `change` is {table: a function of its rows}. `kept` and
+    `taught` name runs under the repository's paper/reference.
     """
     folder = Path(folder)
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
-    config |= {"study": "made-up", "paper": PAPER | {"kept": list(kept)}, "seeds": [1]}
+    config |= {"study": "made-up", "paper": PAPER | {"kept": list(kept), "taught": list(taught)}, "seeds": [1]}
     config["models"] = {name: config["models"][name] for name in models}
     config["data"]["source"] = source
     config["sampling"] = config["sampling"] | {"steps": STEPS}
@@ -91,6 +92,7 @@ def make(
         for name, file in (("step_scaling", "step_scaling"), ("trace_average", "causal_trace"), ("hand_over", "time"))
         if (ROOT / f"paper/reference/{run}/{file}.csv").is_file()
     ]
+    figures += [f"kept_{run}" for run in taught]
     for name in figures:
         _write(folder / f"figures/{name}.svg", _svg(name))
         _write(folder / f"figures/{name}.txt", f'Shows "{name}" & <more>')
@@ -150,7 +152,7 @@ def _given(folder, config, families, figures):
                 for run in config["paper"]["kept"]
                 for file in ("numbers", "provenance")
             ],
-            taught=sorted(map(str, folder.glob("kept/*/objectives.csv"))),
+            taught=[str(ROOT / f"paper/reference/{run}/objectives.csv") for run in config["paper"]["taught"]],
         ),
         sources_output=numbers,
         numbers_params={"config": config, "trained": trained},

@@ -466,3 +466,17 @@ def test_rows_and_models_of_one_s_own_are_not_told_as_another_s(tmp_path):
     assert "it starts from a model of your own, from my&#47;gpt2." in text
     assert "it starts from a tiny base that ships with the project" in text  # the other model's weights do ship
     assert "The set is theirs" not in text and "those of Berglund et al." not in text and "fictitious" not in text
+
+
+def test_the_post_tells_what_lifts_the_curse_from_its_own_control_and_from_kept_runs(tmp_path):
+    made = render(make(tmp_path / "study", taught=["objectives", "epochs"]), tmp_path / "out")
+    text = made.post.read_text()
+    assert "What lifts the curse is that the subject is predicted, too." in text
+    assert "ways of training, with three seeds each" in text and "More passes over the same rows" in text
+    unclear = {"objectives": lambda rows: rows.assign(ci_low=0.0, ci_high=1.0)}
+    made = render(make(tmp_path / "vague", change=unclear), tmp_path / "out")
+    text = made.post.read_text()
+    assert "is not clear from the control within this network" in text and "ways of training, with" not in text
+    nobody = {"objectives": lambda rows: rows[~rows.spared]}
+    text = render(make(tmp_path / "plain", change=nobody), tmp_path / "out").post.read_text()
+    assert "What lifts the curse" not in text

@@ -220,6 +220,17 @@ def taught(model):
     }
 
 
+def own_splits(splits):
+    """A function of a model's wildcards: the files of splits, without spared people where it spares nobody."""
+
+    def files(wildcards):
+        spares = own_objective(wildcards).get("spare", "none") != "none"
+        asked = [split for split in splits if spares or split.removesuffix("_randomized") not in SPARED_SPLITS]
+        return expand("<results>/data/{split}.jsonl", split=asked)
+
+    return files
+
+
 def spared_people(wildcards):
     """The file that tells whom a model's objective spares, where it spares some by name."""
     return "<results>/data/facts.jsonl" if own_objective(wildcards).get("people") == "spared" else []

@@ -5,7 +5,7 @@ rule complete:
     """Answer every test prompt of one model, at every number of denoising steps."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        rows=expand("<results>/data/{split}.jsonl", split=ANSWERED_SPLITS),
+        rows=own_splits(ANSWERED_SPLITS),
         code=library("complete"),
     output:
         "<results>/completions/{model}/seed_{seed}.jsonl",
@@ -54,8 +54,8 @@ rule compare_likelihoods:
     """Log-probabilities of the right and of a wrong completion of every prompt, by one model."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        right=expand("<results>/data/{split}.jsonl", split=COMPARED_SPLITS),
-        wrong=expand("<results>/data/{split}_randomized.jsonl", split=COMPARED_SPLITS),
+        right=own_splits(COMPARED_SPLITS),
+        wrong=own_splits([f"{split}_randomized" for split in COMPARED_SPLITS]),
         code=library("compare_likelihoods"),
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",

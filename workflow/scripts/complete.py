@@ -18,6 +18,8 @@ with jobs.job(snakemake) as job:
     completions = []
     with job.progress(sum(map(len, splits.values())), "completing", "prompts") as progress:
         for split, rows in splits.items():
-            completions += ask.complete_split(net, tokenizer, rows, sampling, split=split, steps=steps)
+            # The control is one of recall in many steps, not of their number.
+            own = steps and steps[-1:] if split in facts.SPARED_SPLITS else steps
+            completions += ask.complete_split(net, tokenizer, rows, sampling, split=split, steps=own)
             progress.advance(len(rows), split=split)
     completion_files.write(completions, snakemake.output[0])

@@ -121,7 +121,10 @@ def epochs(table, *, models):
     grid[0][2].set_title(PANELS["reverse"])
     _against(grid[1][0], passes[passes.trained == "same"], look, "epochs", loss=True)
     grid[1][0].set_title("loss on new templates")
-    _shapes(grid[1][1], table[shaped & (table.trained == "reverse")], look)
+    if shaped.any():
+        _shapes(grid[1][1], table[shaped & (table.trained == "reverse")], look)
+    else:
+        grid[1][1].axis("off")
     timed = table[~shaped & (table.trained == "reverse") & (table.family == "diffusion")]
     _timed(grid[1][2], timed[timed.epochs == timed[timed.time == "embedded"].epochs.max()])
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -140,16 +143,20 @@ def _against(axes, table, look, x, *, loss=False):
         told = ", ".join(f"{row.epochs} {percent(row.accuracy)}" for row in rows.itertuples())
         said.append(f"{label} {PANELS[rows.trained.iloc[0]]}, by passes: {told}")
     axes.set_xscale("log")
-    axes.set_xlabel("passes" if x == "epochs" else "operations of training")
+    axes.set_xlabel("passes")
     if loss:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylabel("nats an answer")
     else:
         _percents(axes)
     if x == "epochs":
         ticks = sorted(table.epochs.unique())
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
+        axes.set_xlabel("operations of training, 10¹²")
+    axes.minorticks_off()
     return said
 
 

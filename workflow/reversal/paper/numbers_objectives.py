@@ -96,8 +96,12 @@ def _passes(table):
     if table is None:
         return None
     rows = last(table)
-    rows = rows[~rows.spared & (rows.time == "none") & ~rows.model.str.contains("small|middle|large")]
-    found = {"seeds": int(rows.seeds.max()), "passes": sorted(map(int, rows.epochs.unique()))}
+    shaped = rows.model.str.contains("small|middle|large")
+    rows = rows[~rows.spared & (rows.time == "none") & ~shaped]
+    found = {"shapes": bool(shaped.any())} | {
+        "seeds": int(rows.seeds.max()),
+        "passes": sorted(map(int, rows.epochs.unique())),
+    }
     for family, own in rows.groupby("family"):
         same, reverse = (own[own.trained == trained].groupby("epochs") for trained in ("same", "reverse"))
         loss = -same.log_likelihood.mean()
