@@ -472,7 +472,7 @@ def test_the_post_tells_what_lifts_the_curse_from_its_own_control_and_from_kept_
     made = render(make(tmp_path / "study", taught=["objectives", "epochs"]), tmp_path / "out")
     text = made.post.read_text()
     assert "What lifts the curse is that the subject is predicted, too." in text
-    assert "ways of training, with three seeds each" in text and "More passes over the same rows" in text
+    assert "ways of training, with three seeds each" in text and "More passes over the same rows do not replace" in text
     unclear = {"objectives": lambda rows: rows.assign(ci_low=0.0, ci_high=1.0)}
     made = render(make(tmp_path / "vague", change=unclear), tmp_path / "out")
     text = made.post.read_text()

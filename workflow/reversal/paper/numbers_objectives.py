@@ -111,6 +111,13 @@ def _passes(table):
             "loss": {int(n): value for n, value in loss.items()},
             "best": int(loss.idxmin()),
         }
+    losses = [found[family]["loss"] for family in ("diffusion", "autoregressive")]
+    ahead = [
+        n
+        for n in found["passes"]
+        if all(losses[0][later] < losses[1][later] for later in found["passes"] if later >= n)
+    ]
+    found["overtakes"] = min(ahead, default=None)
     flops = rows.groupby(["epochs", "family"]).flops.mean().unstack()
     ratio = (flops["diffusion"] / flops["autoregressive"]).mean() if flops.shape[1] == 2 else math.nan
     return found | {"flops_ratio": ratio}
