@@ -35,10 +35,10 @@ rule all:
         "<results>/tables/step_scaling.csv",
         "<results>/tables/recall_differences.csv",
         "<results>/tables/likelihood.csv",
-        "<results>/tables/objectives.csv",
         "<results>/tables/causal_trace.csv",
         "<results>/tables/symmetry.csv",
         "<results>/tables/edits.csv",
         expand("<results>/figures/{figure}.svg", figure=FIGURES),
         # The post is about people who are taught.
-        [] if KNOWN else ["<results>/tables/probe.csv", f"<results>/paper/{POST}.md", "<results>/paper/index.html"],
+        [] if KNOWN else expand("<results>/tables/{table}.csv", table=["objectives", "probe"]),
+        [] if KNOWN else [f"<results>/paper/{POST}.md", "<results>/paper/index.html"],

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..common import batches
 from ..common.errors import UserError
-from ..data.facts import SPLITS
+from ..data.facts import ANY_SPLIT
 from ..models import hooks, network
 from .files import Extraction
 from .questions import collate, mean_by_owner, phrase, question, score_answers
@@ -94,8 +94,8 @@ def template_by_question(asker, splits):
     With one of its own, each group of people would differ from the others in words as well.
     """
     chosen = {}
-    for direction in dict.fromkeys(SPLITS[split].direction for split in splits):
-        own = [split for split in splits if SPLITS[split].direction == direction]
+    for direction in dict.fromkeys(ANY_SPLIT[split].direction for split in splits):
+        own = [split for split in splits if ANY_SPLIT[split].direction == direction]
         chosen |= dict.fromkeys(own, best_template(asker, [row for split in own for row in splits[split]]))
     return chosen
 
