@@ -214,7 +214,7 @@ def taught(model):
         **{"noise": "mask", "rate": "uniform", "spare": "none", "people": "all", "dose": 0, "time": "none"},
         **told.get("objective", {}),
         "reads": "+".join(told.get("reads", ["facts"])),
-        "epochs": (config["training"] | told.get("training", {}))["epochs"],
+        "epochs": 0 if UNTRAINED else (config["training"] | told.get("training", {}))["epochs"],
         "layers": (config["network"] | told.get("network", {}))["layers"],
         "width": (config["network"] | told.get("network", {}))["width"],
     }
