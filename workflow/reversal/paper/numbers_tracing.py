@@ -37,7 +37,7 @@ def tracing(sources):
             "sites": _known({split: _sites(_at_first(rows, main)) for split, rows in parts.items()}),
             "modules": _known({kind: _modules(_where(own_maps, kind=kind)) for kind in WINDOWED}),
             "stages": _known({split: _stages(rows, main) for split, rows in parts.items()}),
-            "severed": _known({split: _severed(_at_first(rows, main)) for split, rows in parts.items()}),
+            "severed": _all_severed([_severed(_at_first(rows, main)) for rows in parts.values()]),
             "alike": _known({asks: _alike(own_maps, pair, facts) for asks, pair in SAME_QUESTION.items()}),
             "turned": _known({group: _turned(own, pair) for group, pair in FORWARD_REVERSE.items()}),
             "sure": _sure(_where(own_maps, kind="state")),
@@ -46,7 +46,9 @@ def tracing(sources):
                 split: _known({name: _check(rows, own_maps[own_maps.split == split], name, main) for name in present})
                 for split, rows in parts.items()
             },
-            "time": _known({split: _time(own_time[own_time.split == split]) for split in traced}),
+            "time": (time_of := _known({split: _time(own_time[own_time.split == split]) for split in traced})),
+            "handed": _known({split: _handed(one) for split, one in time_of.items()}),
+            "needed": _needed(list(time_of.values())),
         }
     found["any"] = any(own["traced"] for own in found["models"].values())
     return found
@@ -147,7 +149,17 @@ def _severed(rows):
     if best is None or best["verdict"] != "more":
         return None
     left = {kind: _cell(_where(rows, kind=kind, layer=best["layer"])) for kind in SEVERED}
-    return {"whole": best, **left} if all(left.values()) else None
+    return {kind: one["estimate"] / best["estimate"] for kind, one in left.items()} if all(left.values()) else None
+
+
+def _all_severed(found):
+    """The ends of these shares over the tests, as parts of what the whole states return."""
+    found = [one for one in found if one]
+    return {kind: _ends([one[kind] for one in found]) for kind in SEVERED} if found else None
+
+
+def _ends(values):
+    return {"least": min(values), "most": max(values)} if values else None
 
 
 def _alike(maps, pair, facts):
@@ -180,7 +192,7 @@ def _sure(maps):
     half, spread = (_where(maps, statistic=name).value.dropna() for name in ("split_half", "participation"))
     if half.empty or spread.empty:
         return None
-    return {"split_half": half.min(), "sites": {"least": spread.min(), "most": spread.max()}}
+    return {"split_half": half.min(), "sites": {"least": round(spread.min()), "most": round(spread.max())}}
 
 
 def _seeds(maps):
@@ -217,9 +229,30 @@ def _rests(rows):
         own = _where(rows, stage=stage)
         subject = _cell(_where(own, hidden="subject"))
         if subject:
-            parts = {hidden: _cell(_where(own, hidden=hidden, kind="swap")) for hidden in ("revealed", "both")}
-            found[stage] = {"subject": subject, **parts}
+            others = ("revealed", "both", "excess")
+            found[stage] = {"subject": subject} | {one: _cell(_where(own, hidden=one, kind="swap")) for one in others}
     return found
+
+
+def _handed(found):
+    """What the last token rests on, where all of it was asked."""
+    last = found.get("rests", {}).get(STAGES[-1])
+    return last if last and all(last.values()) else None
+
+
+def _needed(found):
+    """When the subject is needed, from test to test."""
+    recalled = [one["recalled"] for one in found if "recalled" in one]
+    if not recalled:
+        return None
+    carried = [one["carried"]["end"]["estimate"] for one in found if "end" in one.get("carried", {})]
+    return {
+        "hidden": _ends([one["hidden"]["estimate"] for one in recalled]),
+        "until": _ends([one["until"] for one in recalled]),
+        "since": _ends([one["from"] for one in recalled]),
+        "steps": max(one["steps"] for one in recalled),
+        "carried": _ends(carried),
+    }
 
 
 def _recalled(rows):
@@ -234,8 +267,8 @@ def _recalled(rows):
     found = {
         "hidden": _cell(_where(since, step=0)),
         "steps": int(rows.step.max()),
-        "until": int(max(spared)) if spared else None,
-        "from": int(max(needed)) if needed else None,
+        "until": int(max(spared, default=0)),
+        "from": int(max(needed, default=0)),
     }
     return found
 

@@ -133,6 +133,11 @@ def ends(found, shown=number):
     return least if least == most else least + " to " + most
 
 
+def ends_whole(found):
+    """The ends of a range of whole numbers."""
+    return ends(found, count)
+
+
 def percents(found):
     """The ends of a range of shares, in percent."""
     return ends(found, percent)
@@ -157,5 +162,5 @@ def _beside(shown, ends):
     return shown + " " + ends if ends else shown
 
 
-_NUMBERS = (count, ends, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
+_NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
 FILTERS = {function.__name__: function for function in (*_NUMBERS, rounded, signed, spelt, code, listed)}

@@ -13,7 +13,8 @@ COLUMNS += ["ci_low", "ci_high"]
 def aggregate(found, *, model, seed, split):
     """The rows of the study's table of time, of one split: means over the facts of what `time.when_needed` found.
 
-    By `reading`: "rests", what hiding costs in nats, by stage, and by how many tokens of the answer are revealed;
+    By `reading`: "rests", what hiding costs in nats, by stage, and by how many tokens of the answer are revealed
+    ("excess": what hiding both costs beyond the sum of the two);
     "recalled", the share of finished answers that are right, by the step from which or until which something is hidden;
     "carried", the share that a state put back at t1 alone returns later of what the canvas of the clean run would, and
     at stage "end" the share of finished answers that are right. n counts facts.
@@ -38,11 +39,17 @@ def _rests(found):
             rows = rows.sort_values("step").groupby(["fact", "hidden", "kind"], dropna=False, sort=False)
             rows = rows.apply(lambda some: some.iloc[len(some) // 2].value)
             clean = rows.xs("neither", level="hidden").droplevel("kind")
-            for (hidden, kind), values in rows.groupby(level=["hidden", "kind"], dropna=False, sort=False):
-                if hidden != "neither":
-                    cost = clean - values.droplevel(["hidden", "kind"])
-                    about = {"reading": "rests", "hidden": hidden, "kind": kind, by: at}
-                    yield _row(about, cost.notna().sum(), intervals.mean(cost))
+            costs = {
+                key: clean - values.droplevel(["hidden", "kind"])
+                for key, values in rows.groupby(level=["hidden", "kind"], dropna=False, sort=False)
+                if key[0] != "neither"
+            }
+            subject = next(cost for (hidden, _), cost in costs.items() if hidden == "subject")
+            for kind in [kind for hidden, kind in costs if hidden == "both"]:
+                costs["excess", kind] = costs["both", kind] - costs["revealed", kind] - subject
+            for (hidden, kind), cost in costs.items():
+                about = {"reading": "rests", "hidden": hidden, "kind": kind, by: at}
+                yield _row(about, cost.notna().sum(), intervals.mean(cost))
 
 
 def _recalled(found):
