@@ -94,11 +94,11 @@ def hardware():
     return f"{platform.machine()}, no GPU"
 
 
-def keep(results, folder, *, config, commit, costs_of=None, taught=False, made_on=None, remark=None, caveat=None):
+def keep(results, folder, *, config, commit, costs_of=None, taught=False, made=None, remark=None, caveat=None):
     """Put what is kept of a folder of results in the place of `folder`; costs alone where `costs_of` names them.
 
-    `taught`: the table of objectives alone. `made_on` is hardware other than this; `remark` tells what else the costs
-    depend on, `caveat` what a reader of the results must know.
+    `taught`: the table of objectives alone. `made` tells the "hardware" and the "versions" of a run made elsewhere;
+    `remark` what else the costs depend on, `caveat` what a reader of the results must know.
     """
     kept = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(kept, ignore_errors=True)
@@ -113,18 +113,22 @@ def keep(results, folder, *, config, commit, costs_of=None, taught=False, made_o
         _write(told(results / "paper/numbers.json"), kept / "numbers.json")
     if not taught:
         write_table(costs(results), kept / "costs.csv")
-    made = {
-        "study": costs_of or f"studies/{config['study']}.yaml",
-        "hardware": made_on or hardware(),
-        **({"remark": remark} if remark else {}),
-        **({"caveat": caveat} if caveat else {}),
+    made = made or {
+        "hardware": hardware(),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+    told_of = {
+        "study": costs_of or f"studies/{config['study']}.yaml",
+        "hardware": made["hardware"],
+        **({"remark": remark} if remark else {}),
+        **({"caveat": caveat} if caveat else {}),
+        "versions": made["versions"],
         "commit": commit,
         "configuration": provenance.fingerprint(config),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    _write(made, kept / "provenance.json")
+    _write(told_of, kept / "provenance.json")
     shutil.rmtree(folder, ignore_errors=True)
     kept.rename(folder)
 
@@ -139,10 +143,17 @@ def main():
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
     parser.add_argument("--costs-of", default=None, help="keep costs alone, and name them so")
     parser.add_argument("--taught", action="store_true", help="keep the table of objectives alone")
-    parser.add_argument("--hardware", default=None, help="where the results were made elsewhere")
+    parser.add_argument("--hardware", default=None, help="where the results were made elsewhere; then also --versions")
+    parser.add_argument("--versions", default=None, help="with which packages there, as in 'python 3.12, torch 2.11.0'")
     parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")
     parser.add_argument("--caveat", default=None, help="what a reader of the results must know, a sentence")
     options = parser.parse_args()
+    if bool(options.hardware) != bool(options.versions):
+        parser.error("--hardware and --versions belong together: this machine's versions are not those of another")
+    elsewhere = options.hardware and {
+        "hardware": options.hardware,
+        "versions": dict(part.split() for part in options.versions.split(",")),
+    }
     config = configuration(ROOT / "config.yaml", *options.study)
     commit = options.commit or provenance.commit(ROOT)
     keep(
@@ -152,7 +163,7 @@ def main():
         commit=commit,
         costs_of=options.costs_of,
         taught=options.taught,
-        made_on=options.hardware,
+        made=elsewhere or None,
         remark=options.remark,
         caveat=options.caveat,
     )
