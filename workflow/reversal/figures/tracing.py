@@ -195,7 +195,7 @@ def trace_average(table, *, models):
     tall = 10.5 * len(roles) + 16
     figure = blank(len(kinds) * tall + 70)
     grid = figure.subplots(len(kinds), len(columns), squeeze=False)
-    named = [f"{panel.title} ({_facts(rows)} facts)" for panel, rows in zip(columns, per, strict=True)]
+    named = [f"{panel.title} ({_facts(rows)})" for panel, rows in zip(columns, per, strict=True)]
     says = {"columns": ", ".join(named)}
     for axes_row, kind in zip(grid, kinds, strict=True):
         maps = [_by_role(rows[rows.kind == kind], roles) for rows in per]
@@ -211,7 +211,7 @@ def trace_average(table, *, models):
         bar.outline.set_visible(False)
         says[kind] = _peak(maps, roles, columns)
     for axes, panel, rows in zip(grid[0], columns, per, strict=True):
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)} facts")
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)}")
     return Drawing(figure, {kind: "not traced" for kind in KINDS} | says)
 
 
@@ -233,7 +233,8 @@ def _own(table, panel):
 
 
 def _facts(rows):
-    return 0 if rows.empty else int(rows.n.max())
+    count = 0 if rows.empty else int(rows.n.max())
+    return f"{count} fact{'' if count == 1 else 's'}"
 
 
 def _by_role(rows, roles):
@@ -272,6 +273,13 @@ def _lines(figure, grid, used, ylabel, xlabel="layer", columns=3):
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=columns)
 
 
+def _within(grid):
+    """Shares lie around 0 … 1; intervals of few facts may reach far beyond."""
+    low, high = grid[0, 0].get_ylim()
+    for axes in grid.flat:
+        axes.set_ylim(max(low, -0.3), min(high, 1.3))
+
+
 SIDES = {
     (WHOLE, "recovered"): ("whole subject put back", (BLUE, "o", "-")),
     ("last subject", "recovered"): ("its last token put back", (SKY, "v", "-")),
@@ -297,12 +305,13 @@ def trace_sides(table, *, models):
             if len(rows):
                 used[label] = _curve(axes, rows, "layer", look)
         axes.axhline(1, color=FAINT, linewidth=0.7, linestyle=":")
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)} facts")
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)}")
         best = own[(own.role == WHOLE) & (own.reading == "recovered")]
         if len(best):
             top = best.loc[best["mean"].idxmax()]
             says.append(f"{panel.title}, whole subject {top['mean']:.0%} at layer {top.layer:.0f}")
     _lines(figure, grid, used, "share of the total effect")
+    _within(grid)
     return Drawing(figure, {"shares": "; ".join(says)})
 
 
@@ -330,6 +339,7 @@ def trace_windows(table, *, models):
     for axes, panel in zip(grid[0], columns, strict=True):
         axes.set_title(panel.title.replace(": ", "\n"))
     _lines(figure, grid, used, "share returned")
+    _within(grid)
     for axes, kind in zip(grid[:, 0], kinds, strict=True):
         axes.set_ylabel(f"{KINDS[kind]}: share returned")
     return Drawing(figure, {"shares": "; ".join(says)})
@@ -391,7 +401,7 @@ def hand_over(table, *, models):
             rows = own[(own.hidden == hidden) & (own.kind.isna() if kind is None else own.kind == kind)]
             if len(rows):
                 used[label] = _curve(axes, rows, "revealed", look)
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)} facts")
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)}")
         costs = own[own.hidden == "subject"].sort_values("revealed")["mean"]
         says.append(
             f"{panel.title}, hiding the subject costs {costs.iloc[0]:.0f} nats first, {costs.iloc[-1]:.0f} last"
@@ -427,8 +437,9 @@ def hidden_steps(table, *, models):
             used[label] = _curve(axes, own[own.hidden == way], "step", look)
         about = ANY_SPLIT[split]
         how = {"same": "as taught", "reverse": "in reverse", "known": TRAINED.get(split)}[about.trained]
-        axes.set_title(f"{about.asks}s\n{how}\n{_facts(own)} facts")
+        axes.set_title(f"{about.asks}s\n{how}\n{_facts(own)}")
         axes.set_ylim(-0.03, 1.03)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("denoising step", labelpad=1)
         late = own[(own.hidden == "until") & (own["mean"] >= 0.5)].step.max()
         says.append(f"{about.asks}s {about.trained}, half are right if it is hidden up to step {late:.0f}")
