@@ -222,3 +222,14 @@ def test_gradients_become_a_table_with_a_ceiling():
     assert found.loc[("all", "forward"), "value"] > found.loc[("all", "reverse"), "value"]
     assert found.loc[("attention to the subject", "reverse"), "n"] == len(remembering.NAMES)
     assert found.ci_low.le(found.value).all()
+
+
+def test_with_no_facts_to_rewrite_the_tables_are_empty_and_whole():
+    asker = associations(shared=True)
+    lessons = rewrite.rewrite_all(asker, AHEAD, BACK, dataclasses.replace(SETTINGS, most_facts=0))
+    compared = gradients.compare(asker, AHEAD, BACK, rng=np.random.default_rng(0), most_facts=0)
+    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d"}
+    for make, table, column in ((sharing.rewriting, lessons, "carry_over"), (sharing.gradients, compared, "p")):
+        made = make(table.assign(**run))
+        assert made.empty
+        assert column in made

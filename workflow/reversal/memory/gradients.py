@@ -54,6 +54,8 @@ def compare(asker, ahead, back, *, rng, most_facts=None):
     at random have a mean cosine as large. The last rows are `compare_attention`'s.
     """
     names = sorted({row.fact for row in ahead})[:most_facts]
+    if not names:
+        return pd.DataFrame(columns=COLUMNS)
     odd, even = ([row for row in ahead if row.template % 2 == rest] for rest in (1, 0))
     forward = gradients(asker, odd, names)
     tables = []

@@ -40,7 +40,7 @@ class Rewriting:
     groups: tuple  # whose facts
     lessons: tuple  # of LESSONS
     weights: tuple  # all, mlp, attention, layers (one after the other)
-    most_facts: int | None  # a group
+    most_facts: int | None  # a group; 0: none, where a network's gradients would not fit
     others: int  # facts asked beside the one that is taught
     rehearsed: int  # further facts, whose own answers are taught with it
     templates: int  # to teach with; the rest asks
@@ -178,8 +178,8 @@ def _inverted(scores):
 
 def rewrite_all(asker, ahead, back, settings, *, job=None):
     """Every lesson with all weights that the settings name: `rewrite`'s tables, with columns lesson and weights."""
-    tables = []
-    for kind in settings.lessons:
+    tables = [pd.DataFrame(columns=[*COLUMNS, "lesson", "weights"])] if settings.most_facts == 0 else []
+    for kind in settings.lessons if settings.most_facts != 0 else ():
         for name in settings.weights:
             layers = [f"layer {i}" for i in range(len(network.layers(asker.net)))]
             for weights in layers if name == "layers" else [name]:
