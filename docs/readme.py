@@ -101,7 +101,25 @@ def findings():
             lines += [smdm()] if study["theirs"] else []
             remarks += [f"`{made['study']}`: {made['caveat']}"] if "caveat" in made else []
     about = "Percent of the questions whose answer contains the reference, with 95% intervals over people and wordings:"
-    return "\n\n".join([about, "\n".join([HEAD, *lines]), *remarks])
+    return "\n\n".join([about, "\n".join([HEAD, *lines]), *remarks, why()])
+
+
+def why():
+    """What lifts the curse, in a sentence, from the kept table of objectives."""
+    table = pd.read_csv(ROOT / "paper/reference/objectives/objectives.csv")
+    table = table[(table.trained == "reverse") & (table.steps.isna() | (table.steps == table.steps.max()))]
+
+    def recalled(model, *, spared=False):
+        rows = table[(table.model == model) & (table.spared == spared)].set_index("asks").accuracy
+        return " and ".join(f"{100 * rows[asks]:.0f}%" for asks in ("name", "description"))
+
+    return (
+        "**Why:** a model answers in reverse where training made it predict the subject *from the object*. Of people "
+        "whose name or description was never masked as the subject, the same diffusion network answers "
+        f"{recalled('mdm', spared=True)} in reverse (names and descriptions), of the others {recalled('mdm')}. An "
+        f"autoregressive network that also read its sentences backwards answers {recalled('ar-reversed')}. "
+        f"{table.model.nunique()} ways of training with {table.seeds.max()} seeds: `studies/objectives.yaml`, and the post."
+    )
 
 
 def picture():
@@ -115,6 +133,8 @@ def expenses():
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
     told = ["# What it costs", about, costs(keep.costs(RESULTS / "default"))]
     for folder, made in KEPT.items():
+        if not (folder / "costs.csv").is_file():
+            continue
         remark = f", {made['remark']}" if "remark" in made else ""
         told += [f"{made['study']}, on {made['hardware']}{remark}:", costs(pd.read_csv(folder / "costs.csv"))]
     return "\n\n".join([*told, "`make readme` writes this page.\n"])
