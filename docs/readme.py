@@ -118,7 +118,8 @@ def why():
         "whose name or description was never masked as the subject, the same diffusion network answers "
         f"{recalled('mdm', spared=True)} in reverse (names and descriptions), of the others {recalled('mdm')}. An "
         f"autoregressive network that also read its sentences backwards answers {recalled('ar-reversed')}. "
-        f"{table.model.nunique()} ways of training with {table.seeds.max()} seeds: `studies/objectives.yaml`, and the post."
+        f"{table.model.nunique()} ways of training with {table.seeds.max()} seeds stand in the post "
+        "(`studies/objectives.yaml`)."
     )
 
 
