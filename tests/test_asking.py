@@ -99,7 +99,8 @@ def test_a_generation_ends_at_the_first_end_token(tokenizer):
 
 def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
     longest = max(len(tokens.encode(tokenizer, row).ids) for row in ROWS)
-    with pytest.raises(ValueError, match=f"p2d_same: row . and its answer have {longest} tokens; the canvas holds"):
+    told = f"p2d_same: row . and its answer have {longest} tokens; the canvas has {longest - 1}: widen"
+    with pytest.raises(ValueError, match=told):
         ask.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(longest - 1), split="p2d_same", steps=2)
 
 
@@ -113,7 +114,7 @@ def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tok
     assert completion_files.of(table, split="d2p_same", steps=4) == []
     completion_files.write([], tmp_path / "none.jsonl")
     none = completion_files.read(tmp_path / "none.jsonl", model="ar", seed=3)
-    assert len(none) == 0 and list(none) == list(table)
+    assert len(none) == 0 and set(none) == set(table)
 
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
@@ -128,13 +129,13 @@ def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks
     found = compare(ROWS, WRONG)
     assert set(found.kind) == {"bound" if family == "mdm" else "exact"}
     assert (found.right < 0).all() and (found.wrong < 0).all()
-    table = recall_tables.likelihood(found, draws=100, rng=np.random.default_rng(0))
+    table = recall_tables.likelihood(found)
     row = table.iloc[0]
     assert (row.n, row.facts) == (3, 2)
     assert row.difference == pytest.approx((found.right - found.wrong).mean())
-    assert 0 <= row.p_value <= 1
+    assert row.ci_low < row.difference < row.ci_high
     assert (row.sampling_error > 0) == (family == "mdm")
-    alike = recall_tables.likelihood(compare(ROWS, ROWS), draws=100, rng=np.random.default_rng(0)).iloc[0]
+    alike = recall_tables.likelihood(compare(ROWS, ROWS)).iloc[0]
     if family == "ar":
         assert alike.difference == pytest.approx(0, abs=1e-5)
 
