@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from . import folders, hub, network, shards, tokens
 from .folders import ModelError
 
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+
 
 class Layout(NamedTuple):
     """How the checkpoints of one kind of model are read."""
@@ -14,7 +16,9 @@ class Layout(NamedTuple):
     name: str
     kind: Any  # the transformers class that computes the same
     required: dict  # what their configuration has to say
-    configuration: Callable  # from theirs, a dict, and the file's name to transformers'
+    keys: dict  # {transformers' name of a size: theirs}, where they differ
+    context: int  # tokens, where their configuration does not say
+    eps: float  # of the norms, likewise
     rename: Callable  # from our names of parameters to theirs
     shifted: bool  # whether a token is predicted at the position before it
 
@@ -34,7 +38,17 @@ def configuration(layout, told, source):
         # A configuration leaves out what its own code has for a default; but it says whose it is.
         if (given := told.get(key, None if key == "model_type" else wanted)) != wanted:
             raise ModelError(f"{source}: {key} is {given!r}; allowed for a {layout.name}: {wanted!r}")
-    config = layout.configuration(told, source)
+    names = {key: layout.keys.get(key, key) for key in (*SIZES, "num_key_value_heads", "max_position_embeddings")}
+    sizes = {key: whole_number(told, names[key], source) for key in SIZES}
+    config = layout.kind.config_class(
+        **sizes,
+        vocab_size=told.get("embedding_size") or whole_number(told, "vocab_size", source),
+        num_key_value_heads=told.get(names["num_key_value_heads"]) or sizes["num_attention_heads"],
+        max_position_embeddings=told.get(names["max_position_embeddings"], layout.context),
+        rms_norm_eps=told.get("rms_norm_eps", layout.eps),
+        rope_parameters={"rope_type": "default", "rope_theta": told.get("rope_theta", 10000.0)},
+        tie_word_embeddings=False,
+    )
     mask = whole_number(told, "mask_token_id", source)
     if mask >= config.vocab_size:
         raise ModelError(f"{source}: mask_token_id is {mask}; allowed: an id within the {config.vocab_size} tokens")

@@ -3,10 +3,10 @@
 The mask token is one of the vocabulary, and a token is predicted where it stands. No code of the checkpoint is run.
 """
 
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from . import layouts
-from .layouts import Layout, whole_number
+from .layouts import Layout
 
 # LLaDA's name of each module, and ours.
 BLOCK_NAMES = {
@@ -36,23 +36,15 @@ REQUIRED = {
     "scale_logits": False,
     "weight_tying": False,
 }
-
-
-def configuration(told, source):
-    """The Llama configuration that a LLaDA's own (a dict, from the file `source`) amounts to."""
-    heads = whole_number(told, "n_heads", source)
-    return LlamaConfig(
-        vocab_size=told.get("embedding_size") or whole_number(told, "vocab_size", source),
-        hidden_size=whole_number(told, "d_model", source),
-        intermediate_size=whole_number(told, "mlp_hidden_size", source),
-        num_hidden_layers=whole_number(told, "n_layers", source),
-        num_attention_heads=heads,
-        num_key_value_heads=told.get("n_kv_heads") or heads,
-        max_position_embeddings=told.get("max_sequence_length", 4096),
-        rms_norm_eps=told.get("rms_norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": told.get("rope_theta", 10000.0)},
-        tie_word_embeddings=False,
-    )
+# LLaDA's name of each size.
+KEYS = {
+    "hidden_size": "d_model",
+    "intermediate_size": "mlp_hidden_size",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "max_position_embeddings": "max_sequence_length",
+}
 
 
 def rename(name):
@@ -64,7 +56,7 @@ def rename(name):
     return f"model.transformer.blocks.{number}.{BLOCK_NAMES[inner]}.{part}"
 
 
-LAYOUT = Layout("LLaDA", LlamaForCausalLM, REQUIRED, configuration, rename, shifted=False)
+LAYOUT = Layout("LLaDA", LlamaForCausalLM, REQUIRED, KEYS, context=4096, eps=1e-5, rename=rename, shifted=False)
 
 
 def load(folder, device="cpu", dtype=None):
