@@ -13,6 +13,7 @@ from reversal.common.errors import UserError
 from reversal.data.facts import Row
 from reversal.memory import gradients, rewrite, sharing
 from reversal.memory.questions import Asker
+from reversal.memory.vocabulary import LEARNT
 from reversal.models import tokens
 
 NAMES = [f"N{letter}" for letter in "abcdefgh"]
@@ -109,7 +110,7 @@ def carried(asker, *, lesson="rewrite"):
     table = rewrite.rewrite(asker, AHEAD, BACK, kind=lesson, weights="all", settings=SETTINGS, rng=random.Random(1))
     run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d", "weights": "all"}
     found = sharing.rewriting(table.assign(**run, lesson=lesson))
-    return found[(found.steps == sharing.LEARNT) & (found.about == "difference")].set_index(["asked", "answer"])
+    return found[(found.steps == LEARNT) & (found.about == "difference")].set_index(["asked", "answer"])
 
 
 @pytest.mark.parametrize("lesson", ["rewrite", "forget"])

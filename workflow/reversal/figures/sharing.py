@@ -2,6 +2,7 @@
 
 from matplotlib.lines import Line2D
 
+from ..memory.vocabulary import BASE, LEARNT
 from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
 
 # What is asked after a lesson, and the answer by which it is read. The old answer's loss is this person's alone; but in
@@ -20,8 +21,8 @@ NAMES = {"attention": "attention", "mlp": "MLP"}
 @styled
 def one_memory(rewriting, gradients, *, models):
     """Above, the share of a lesson that carries over, by model and direction; below, cosines of gradients by layer."""
-    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == "all") & (rewriting.steps == "learnt")]
-    chosen = chosen[(chosen.about == "difference") & (chosen.stage != "base")]
+    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == "all") & (rewriting.steps == LEARNT)]
+    chosen = chosen[(chosen.about == "difference") & (chosen.stage != BASE)]
     names = [name for name in models if name in set(chosen.model)]
     if not names:
         return nothing("No fact was rewritten.")
@@ -36,7 +37,7 @@ def one_memory(rewriting, gradients, *, models):
         said += _carried(axes, rows, names, looks(models), handles)
         axes.set_title(REWRITTEN[direction])
     above.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    own = gradients[(gradients.stage != "base") & (gradients.group == group) & (gradients.rewritten == directions[0])]
+    own = gradients[(gradients.stage != BASE) & (gradients.group == group) & (gradients.rewritten == directions[0])]
     handles = {}
     for axes, name in zip(_row(below, len(names), sharey=True), names, strict=True):
         rows = own[(own.model == name) & (own.seed == own[own.model == name].seed.min())]

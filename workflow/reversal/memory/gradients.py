@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from ..models import network
-from .questions import collate, joint, log_probabilities, question
+from .questions import answer_loss, collate, question
 
 COLUMNS = ("part", "against", "fact", "cosine", "cosine_others", "product", "product_others", "p")
 PERMUTATIONS = 10_000
@@ -32,13 +32,13 @@ def parts(net):
 
 def gradients(asker, rows, names):
     """{part: gradients (facts, parameters)} of each fact's loss over its `rows`, in nats a token."""
-    asked = {name: [question(asker, row) for row in rows if row.fact == name] for name in names}
-    found = {part: [] for part in parts(asker.net)}
-    for sequences in asked.values():
+    own = parts(asker.net)
+    found = {part: [] for part in own}
+    for name in names:
         asker.net.zero_grad()
-        for batch in collate(asker.net, sequences):
-            (-joint(batch, log_probabilities(asker.net, batch)).sum() / len(batch.token)).backward()
-        for part, parameters in parts(asker.net).items():
+        asked = [question(asker, row) for row in rows if row.fact == name]
+        answer_loss(asker.net, collate(asker.net, asked)).backward()
+        for part, parameters in own.items():
             # An embedding that no row uses has no gradient.
             moved = (torch.zeros_like(one) if one.grad is None else one.grad for one in parameters)
             found[part].append(torch.cat([gradient.flatten() for gradient in moved]))

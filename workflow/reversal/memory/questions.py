@@ -175,6 +175,12 @@ def joint(batch, logs):
     return torch.zeros(len(batch), device=logs.device).index_add(0, batch.row, each)
 
 
+def answer_loss(net, collated):
+    """The loss of all answers of some `Batch`es together, in nats a token."""
+    told = sum(joint(batch, log_probabilities(net, batch)).sum() for batch in collated)
+    return -told / max(1, sum(len(batch.token) for batch in collated))
+
+
 @torch.no_grad()
 def score_answers(net, sequences, *, layer=None, values=None):
     """The joint log-probability (N,) of each answer, and whether all its tokens are the most probable ones (N,).

@@ -27,7 +27,7 @@ import torch
 from ..common.errors import UserError
 from ..models import network
 from .edit import answered_as, choose_donors
-from .questions import collate, joint, log_probabilities, question, score_answers
+from .questions import answer_loss, collate, question, score_answers
 
 FORGOTTEN = 3.0  # nats a token: less probable than 5%
 COLUMNS = ("fact", "steps", "reached", "asked", "about", "answer", "before", "after", "right_before", "right_after")
@@ -179,9 +179,9 @@ def _inverted(scores):
 def rewrite_all(asker, ahead, back, settings, *, job=None):
     """Every lesson with all weights that the settings name: `rewrite`'s tables, with columns lesson and weights."""
     tables = [pd.DataFrame(columns=[*COLUMNS, "lesson", "weights"])] if settings.most_facts == 0 else []
+    layers = [f"layer {i}" for i in range(len(network.layers(asker.net)))]
     for kind in settings.lessons if settings.most_facts != 0 else ():
         for name in settings.weights:
-            layers = [f"layer {i}" for i in range(len(network.layers(asker.net)))]
             for weights in layers if name == "layers" else [name]:
                 how = {"kind": kind, "weights": weights, "rng": random.Random(settings.seed)}
                 table = rewrite(asker, ahead, back, settings=settings, job=job, **how)
@@ -219,7 +219,7 @@ def rewrite(asker, ahead, back, *, kind, weights, settings, rng, job=None):
 
 
 def lesson_rows(lesson, ahead, *, kind, taught):
-    """The rows that a `Lesson` teaches (or makes unlikely), and those that it rehearses: as many of each fact's."""
+    """The rows that a `Lesson` teaches (or makes unlikely), and those that it rehearses: one of each fact."""
     templates = ahead.templates[:taught]
     answered = lesson.fact if kind == "forget" else lesson.donor
     rehearsed = [ahead.ask(templates[i % taught], fact, fact) for i, fact in enumerate(lesson.rehearsed)]
@@ -243,17 +243,13 @@ def being_taught(asker, rows, rehearsed, weights, learning_rate, *, forget=False
     optimizer = torch.optim.Adam(parameters, lr=learning_rate)
     lesson, rehearsal = (collate(net, [question(asker, row) for row in some]) for some in (rows, rehearsed))
 
-    def loss(some):
-        told = sum(joint(batch, log_probabilities(net, batch)).sum() for batch in some)
-        return -told / max(1, sum(len(batch.token) for batch in some))
-
     def learn(steps):
         for _ in range(steps):
             optimizer.zero_grad()
-            (loss(rehearsal) + (-1 if forget else 1) * loss(lesson)).backward()
+            (answer_loss(net, rehearsal) + (-1 if forget else 1) * answer_loss(net, lesson)).backward()
             optimizer.step()
         with torch.no_grad():
-            return loss(lesson).item()
+            return answer_loss(net, lesson).item()
 
     try:
         yield learn

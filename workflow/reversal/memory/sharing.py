@@ -3,8 +3,8 @@
 import pandas as pd
 
 from ..common import contrasts
+from .vocabulary import LEARNT
 
-LEARNT = "learnt"  # in place of a number of steps: each fact at the first at which its lesson is learnt, or the last
 RUN = ["model", "seed", "stage", "group", "rewritten"]
 
 

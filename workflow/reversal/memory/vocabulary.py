@@ -36,3 +36,4 @@ LESSONS = ("rewrite", "forget", "teach")
 WEIGHTS = ("all", "mlp", "attention", "layers")  # what a lesson trains; the last stands for each layer by itself
 RIDGE = 1e-2  # of the mean of a second moment's diagonal, which an edit adds to that diagonal
 DONOR = "another person of the group, whose answer has as many tokens where there is one"
+LEARNT = "learnt"  # in place of a number of steps: each fact at the first at which its lesson is learnt, or the last

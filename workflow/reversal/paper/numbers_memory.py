@@ -3,7 +3,7 @@
 import math
 
 from ..data.facts import SPLITS
-from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, PEAK
+from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK
 from .findings import judged, over_seeds
 
 SIGNIFICANT = 0.05
@@ -160,7 +160,7 @@ def rewriting(sources):
     interval of the reverse question allows; `gradients` are cosines of the two questions' gradients.
     """
     table, compared = sources.tables["rewriting"], sources.tables["gradients"]
-    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.steps == "learnt")]
+    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.steps == LEARNT)]
     table = (
         table[(table.weights == table.weights.iloc[0]) & (table.group == table.group.iloc[0])] if len(table) else table
     )
