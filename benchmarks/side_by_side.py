@@ -21,7 +21,7 @@ import yaml
 from reversal.common.files import write_table
 from reversal.common.jobs import Job
 from reversal.data import facts, generated
-from reversal.data.facts import RECALL_SPLITS, SPARED_SPLITS
+from reversal.data.facts import READS, RECALL_SPLITS, SPARED_SPLITS
 from reversal.models import folders, network
 from reversal.recall import ask
 from reversal.recall import files as completion_files
@@ -31,7 +31,6 @@ from reversal.training.objective import Objective
 from reversal.training.pretraining import Biographies, pretrain
 
 ROOT = Path(__file__).resolve().parent.parent
-READS = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
 
 
 def merged(config, changes):

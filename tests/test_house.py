@@ -126,7 +126,7 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             noises.NOISES,
             noises.SPARED,
             noises.TIMES,
-            noises.READS,
+            facts.READS,
             ("all", "spared"),
             ("objectives", "epochs"),  # studies whose tables are kept
             batches.PRECISIONS,

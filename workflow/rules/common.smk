@@ -15,7 +15,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 # Of the library, rules import only what needs no network.
 from reversal.common import closure, files
 from reversal.data import facts
-from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, SPARED_SPLITS
+from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, READS, SPARED_SPLITS
 
 
 def validate_configuration():
@@ -197,8 +197,7 @@ def own_objective(wildcards):
 
 def own_rows(wildcards):
     """The files of rows that a model is taught, in the order of what it reads."""
-    names = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
-    return [f"<results>/data/{names[kind]}.jsonl" for kind in own_reading(wildcards)]
+    return [f"<results>/data/{READS[kind]}.jsonl" for kind in own_reading(wildcards)]
 
 
 def own_reading(wildcards):

@@ -77,6 +77,8 @@ FORWARD_REVERSE = {
 }
 # The likelihood test's splits, each with the split whose prompts it pairs with wrong answers.
 RANDOMIZED = {f"{name}_randomized": name for name in RECALL_SPLITS}
+# What a model can be taught, and the file of rows of each.
+READS = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ NOISES = {
 }
 SPARED = ("none", "subject", "prompt", "subject_given_object")
 TIMES = ("none", "embedded")
-READS = ("facts", "reversed", "mentions")
 # In a hundred dimensions a token is told from its noisy embedding at almost every time of a plain schedule: nothing
 # would be left to recall. So the log of signal over noise is spread evenly between these.
 LOG_SNR = (-7.0, 2.0)
