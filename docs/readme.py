@@ -57,6 +57,7 @@ STAGES = {
     "keyvalue": "keys and values, before and after fine-tuning",
     "symmetry": "symmetry",
     "edit": "edits",
+    "rewrite": "rewriting by gradient",
 }
 
 
