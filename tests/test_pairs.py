@@ -118,6 +118,8 @@ def study(root, made, tmp_path_factory):
         "sampling": {"canvas": CANVAS, "steps": [8], "guidance": 0},
         "likelihood": {"samples": 4},
         "tracing": {"most_facts": 2, "sampling_steps": 8, "draws": 2, "windows": [1]},
+        "keyvalue": {"layers": "peak"},
+        "edits": {"layers": "peak"},
         "paper": {"kept": []},
     }
     (folder / "families.yaml").write_text(yaml.safe_dump(config))
