@@ -195,6 +195,22 @@ def own_objective(wildcards):
     return config["models"][wildcards.model].get("objective", {})
 
 
+def looked_into(wildcards):
+    """The folder of a model to be traced, edited or asked for single tokens: all of these put masks into a canvas.
+
+    Stops before anything runs where a model knows other noise, or is told the time.
+    """
+    name = wildcards.model
+    objective = {"noise": "mask", "time": "none"} | own_objective(wildcards)
+    for key, known in (("noise", "mask"), ("time", "none")):
+        if objective[key] != known:
+            sys.exit(
+                f"error: models.{name}.objective.{key} is {objective[key]}: only its recall can be asked for, by the "
+                f"target `objectives`; tracing, keys, edits and the post know {key}: {known}"
+            )
+    return f"<results>/models/{name}/{wildcards.get('stage') or f'seed_{wildcards.seed}'}"
+
+
 def own_rows(wildcards):
     """The files of rows that a model is taught, in the order of what it reads."""
     return [f"<results>/data/{READS[kind]}.jsonl" for kind in own_reading(wildcards)]

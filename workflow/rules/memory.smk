@@ -4,7 +4,7 @@
 rule keyvalue:
     """Read each fact's key and find its value in both directions: fine-tuned at every layer, the base where MLPs peak."""
     input:
-        model="<results>/models/{model}/{stage}",
+        model=looked_into,
         peaks=lambda wildcards: [] if layers_of(wildcards) == "all" else peaks_of(wildcards.model, wildcards.stage),
         rows=splits_of(PAIRED),
         train="<results>/data/train.jsonl",
@@ -62,7 +62,7 @@ rule symmetry:
 rule edit:
     """Give facts a new object by ROME's rank-one edit, one at a time, and ask forward and in reverse."""
     input:
-        model="<results>/models/{model}/seed_{seed}",
+        model=looked_into,
         peaks=[] if config["edits"]["layers"] == "all" else "<results>/peaks/{model}/seed_{seed}.json",
         rows=splits_of(EDITED),
         train="<results>/data/train.jsonl",
@@ -109,7 +109,7 @@ rule edits_table:
 rule rewrite:
     """Teach facts a new answer by gradient, one direction at a time, and ask the other; compare both gradients."""
     input:
-        model="<results>/models/{model}/{stage}",
+        model=looked_into,
         rows=splits_of(REWRITTEN),
         code=library("rewrite"),
     output:

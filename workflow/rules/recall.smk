@@ -168,7 +168,7 @@ rule probe_table:
 rule ablate:
     """Change one choice of the sampler at a time: schedule, order, guidance, canvas, blocks, remasking, steps."""
     input:
-        model="<results>/models/{model}/seed_{seed}",
+        model=looked_into,
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
         code=library("ablate"),
     output:

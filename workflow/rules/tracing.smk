@@ -5,7 +5,7 @@ rule trace:
     """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact.
     Hide it for some of the steps, and see what is still recalled."""
     input:
-        model="<results>/models/{model}/seed_{seed}",
+        model=looked_into,
         rows=expand("<results>/data/{split}.jsonl", split=TRACED_SPLITS),
         completions="<results>/completions/{model}/seed_{seed}.jsonl",
         code=library("trace"),
