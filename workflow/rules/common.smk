@@ -116,11 +116,6 @@ def is_causal(wildcards):
     return FAMILIES[wildcards.model] == "autoregressive"
 
 
-def own_cores(wildcards):
-    """All cores for a diffusion model; one for an autoregressive one, whose jobs are short and run beside others."""
-    return 1 if is_causal(wildcards) else CORES
-
-
 def lists(templates):
     """The word lists and some files of templates, by their names."""
     made_from = DATA["generated"]

@@ -13,9 +13,10 @@ rule complete:
         "<results>/logs/complete/{model}/seed_{seed}.log",
     benchmark:
         "<results>/benchmarks/complete/{model}/seed_{seed}.tsv"
+    priority: 4  # tracing waits for it, and much else for that
     conda:
         "../../envs/reversal.yaml"
-    threads: own_cores
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
@@ -65,7 +66,7 @@ rule compare_likelihoods:
         "<results>/benchmarks/likelihood/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
-    threads: own_cores
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:

@@ -15,9 +15,10 @@ rule trace:
         "<results>/logs/trace/{model}/seed_{seed}.log",
     benchmark:
         "<results>/benchmarks/trace/{model}/seed_{seed}.tsv"
+    priority: 3  # keys, values and edits wait for it
     conda:
         "../../envs/reversal.yaml"
-    threads: own_cores
+    threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
