@@ -8,12 +8,18 @@ min_version("9.27")
 configfile: "config.yaml"
 
 
+include: "workflow/rules/common.smk"
+
+
 # Studies never overwrite each other: rules write to <results>/…
 pathvars:
     results=f"results/{config['study']}",
 
 
-include: "workflow/rules/common.smk"
+# For --sdm apptainer; none unless the configuration names one.
+container: config["container"]
+
+
 include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"

@@ -20,8 +20,8 @@ def page(root):
 def folder(root, page, tmp_path_factory):
     """A checkout with the files that the page shows."""
     folder = copy(root, tmp_path_factory.mktemp("own"))
-    (folder / "my").mkdir()
     for name, content in re.findall(r"```\w+\n# (my/\S+)\n(.*?)```", page, re.S):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     return folder
 
@@ -35,7 +35,7 @@ def commands(page, section):
     )
 
 
-@pytest.mark.parametrize("section", ["People", "Rows", "Models"])
+@pytest.mark.parametrize("section", ["People", "Rows", "Models", "Workflow"])
 def test_the_commands_of_the_page_run(folder, page, section):
     shown = commands(page, section)
     assert shown.count(" -m snakemake ") == 2 and " -n\n" in shown
@@ -45,6 +45,7 @@ def test_the_commands_of_the_page_run(folder, page, section):
     left = {
         "People": lambda: "falconer" in (folder / "my/words/roles.txt").read_text(),
         "Rows": lambda: len((folder / "results/my-rows/data/facts.jsonl").read_text().splitlines()) == 9,
+        "Workflow": lambda: (folder / "my/workflow/results/people.txt").read_text().strip() == "30",
         "Models": lambda: (
             json.loads((folder / "results/my-model/models/ar/base/config.json").read_text())["model_type"] == "gpt2"
         ),

@@ -1,12 +1,18 @@
 """What every section of the paper uses: the validated configuration, names, and the library's files. No rules."""
 
+import copy
 import os
 import sys
 from pathlib import Path
 
 import yaml
+from snakemake.utils import update_config
 
-ROOT = Path(workflow.basedir)
+ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
+if not ROOT.is_dir():
+    sys.exit("error: rules import the library beside them; clone the project, and name its Snakefile by a path")
+# By another workflow, as a module; that one's folder is where everything runs.
+IMPORTED = not workflow.modifier.is_main_snakefile()
 LIBRARY = str(ROOT / "workflow")
 sys.path.insert(0, LIBRARY)
 # Scripts run from a copy elsewhere; this is how they find the library.
@@ -20,14 +26,18 @@ from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, READS, SPARED_SPLIT
 
 def validate_configuration():
     """Stop with one line if anything in the configuration is unknown, of the wrong type or impossible."""
-    if not Path("config.yaml").is_file():
+    if not IMPORTED and not Path("config.yaml").is_file():
         sys.exit(
             "error: config.yaml is not in this folder; run snakemake in the project's, or name it with --directory"
         )
     from reversal.common import configuration  # here, since jobs, which also read this file, need not load a validator
 
-    *given, default = map(os.path.relpath, workflow.configfiles)
-    complaint = configuration.complaint(config, [*reversed(given), default])
+    if IMPORTED:
+        complaint = configuration.complaint(config, [])
+        complaint = complaint and complaint.replace("--config", f"module {workflow.modifier.namespace}", 1)
+    else:
+        *given, default = map(os.path.relpath, workflow.configfiles)
+        complaint = configuration.complaint(config, [*reversed(given), default])
     if complaint:
         sys.exit(f"error: {complaint}")
 
@@ -48,6 +58,21 @@ def ordered(given, like):
     return given
 
 
+def from_here(default):
+    """The default configuration, its folders that ship with the project as paths from the working directory."""
+    found = copy.deepcopy(default)
+    data = found["data"]
+    for section in (data["generated"], data["pairs"], *found["models"].values()):
+        for key in section.keys() & {"words", "templates", "folder"}:
+            section[key] = os.path.relpath(ROOT / section[key])
+    return found
+
+
+def shipped(files):
+    """The project's own file or files, wherever the workflow is run: inputs that are never looked for in a bucket."""
+    return local(os.path.relpath(ROOT / files) if isinstance(files, str) else [*map(shipped, files)])
+
+
 def hold_study():
     """Stop where another Snakemake runs the same study here; keep others out until this process ends."""
     if not files.hold(f".snakemake/studies/{config['study']}.held"):
@@ -60,11 +85,16 @@ def library(script, *modules):
     Imports alone do not trigger a rerun. The paths are relative, so that a study can be moved with its folder.
     """
     found = closure.code_of(ROOT / f"workflow/scripts/{script}.py", *modules)
-    return local([os.path.relpath(file) for file in found])
+    return shipped([str(file) for file in found])
 
 
 # Every job reads this file: libyaml's loader is twenty times as fast as the one in Python.
 DEFAULT = yaml.load((ROOT / "config.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+if IMPORTED:
+    # A module's configuration is all that it gets: what is not said is as in config.yaml.
+    whole = from_here(DEFAULT)
+    update_config(whole, config)
+    config.update(whole)
 in_order = ordered(config, DEFAULT)
 config.clear()
 config.update(in_order)

@@ -7,7 +7,7 @@ for figure, drawn in (FIGURES | ASIDE).items():
             f"figure_{figure}"
         input:
             **drawn.sources,
-            words=local("paper/alt.yaml"),
+            words=shipped("paper/alt.yaml"),
             code=library("figure", f"figures/{drawn.drawn_by}.py"),
         output:
             svg=report(

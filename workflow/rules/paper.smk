@@ -15,15 +15,15 @@ EVIDENCE = {
     "models": expand("<results>/models/{first}", first=FIRST),
     "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
 }
-KEPT = local(expand("paper/reference/{run}/{file}.json", run=KEPT_RUNS, file=["numbers", "provenance"]))
+KEPT = shipped(expand("paper/reference/{run}/{file}.json", run=KEPT_RUNS, file=["numbers", "provenance"]))
 SHOWN = {
     "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
     "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
     "numbers": "<results>/paper/numbers.json",
-    "template": local("paper/post.md.j2"),
-    "sentences": local("paper/sentences.j2"),
-    "beside": local("paper/kept.md.j2"),
-    "bibliography": local("paper/references.bib"),
+    "template": shipped("paper/post.md.j2"),
+    "sentences": shipped("paper/sentences.j2"),
+    "beside": shipped("paper/kept.md.j2"),
+    "bibliography": shipped("paper/references.bib"),
     # Not read: what the footers tell the age and the maker of.
     "tables": EVIDENCE["tables"]
     + expand("<results>/tables/step_scaling_by_{way}_direction.csv", way=["training", "question"]),
@@ -37,11 +37,11 @@ rule numbers:
     input:
         **EVIDENCE,
         histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
-        published=local("paper/table3.csv"),
+        published=shipped("paper/table3.csv"),
         bases=expand("<results>/models/{model}/base", model=FAMILIES),
-        shipped=local("data/base/shipped.json"),
+        shipped=shipped("data/base/shipped.json"),
         kept=KEPT,
-        taught=local(expand("paper/reference/{run}/objectives.csv", run=TAUGHT_RUNS)),
+        taught=shipped(expand("paper/reference/{run}/objectives.csv", run=TAUGHT_RUNS)),
         code=library("render"),
     output:
         "<results>/paper/numbers.json",
@@ -105,10 +105,10 @@ rule page:
     input:
         **SHOWN,
         explorer="<results>/paper/explorer.json",
-        page=local("paper/page.html.j2"),
-        style=local("paper/page.css"),
-        script=local("paper/explorer.js"),
-        tool=local("paper/explorer.html"),
+        page=shipped("paper/page.html.j2"),
+        style=shipped("paper/page.css"),
+        script=shipped("paper/explorer.js"),
+        tool=shipped("paper/explorer.html"),
         code=library("render"),
     output:
         report("<results>/paper/index.html", category="Paper", caption="../../paper/report/page.rst"),

@@ -31,9 +31,9 @@ def of_kept(run, title, module, like, file):
         category="Kept runs",
         drawn_by=module,
         sources={
-            "table": local(f"paper/reference/{run}/{file}.csv"),
-            "about": local(f"paper/reference/{run}/numbers.json"),
-            "smdm": local("paper/table3.csv") if like == "step_scaling" and told["theirs"] else [],
+            "table": shipped(f"paper/reference/{run}/{file}.csv"),
+            "about": shipped(f"paper/reference/{run}/numbers.json"),
+            "smdm": shipped("paper/table3.csv") if like == "step_scaling" and told["theirs"] else [],
         },
         params={"models": {model["name"]: model["family"] for model in told["models"]}},
         like=like,
@@ -51,7 +51,7 @@ PEOPLE = {
 }
 RECALL_BY_STEPS = {
     "table": "<results>/tables/step_scaling.csv",
-    "smdm": local("paper/table3.csv") if BESIDE_SMDM else [],
+    "smdm": shipped("paper/table3.csv") if BESIDE_SMDM else [],
 }
 KNOWLEDGE = {"tables": expand("<results>/tables/{name}.csv", name=["step_scaling", "likelihood"])}
 HISTORIES = {"history": expand("<results>/models/{trained}.training.csv", trained=TRAINED)}
@@ -107,7 +107,7 @@ for run in TAUGHT_RUNS:
         title=f"{run}: what is taught, and what is recalled",
         category="Kept runs",
         drawn_by="objectives",
-        sources={"table": local(f"paper/reference/{run}/objectives.csv")},
+        sources={"table": shipped(f"paper/reference/{run}/objectives.csv")},
         like=run,
     )
 ASIDE = {

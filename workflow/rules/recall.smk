@@ -30,7 +30,7 @@ rule score:
     """Recall against denoising steps in both conventions, and its differences: by family, by steps, turned round."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
-        smdm=local("paper/table3.csv"),
+        smdm=shipped("paper/table3.csv"),
         code=library("score"),
     output:
         steps="<results>/tables/step_scaling.csv",
@@ -124,8 +124,8 @@ rule probe:
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
         # Lists of one's own may have no templates for pretraining.
         lists=[file for file in lists(PRETRAINING) if os.path.exists(file)],
-        shipped=local("data/base/shipped.json"),
-        prompts=local(config["probe"]["file"] or "data/prompts/general.txt"),
+        shipped=shipped("data/base/shipped.json"),
+        prompts=local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt"),
         code=library("probe"),
     output:
         "<results>/probe/{model}.csv",

@@ -8,7 +8,7 @@ from reversal.paper import write
 with jobs.job(snakemake):
     root = Path(write.__file__).parents[3]
     given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
-    match snakemake.rule:
+    match snakemake.rule.rpartition("_")[-1]:  # a workflow that imports this one may put a name before
         case "numbers":
             write.numbers_file(given, output[0], **params)
         case "explorer":
