@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
-.PHONY: all env test lint format bench readme clean
+.PHONY: all env test lint format bench readme crate container-test clean
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -24,14 +24,14 @@ test: env
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakefmt --check Snakefile workflow/Snakefile workflow/rules
 	$(BIN)/snakemake --lint
 	bash .ci/audit
 
 format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/snakefmt Snakefile workflow/rules
+	$(BIN)/snakefmt Snakefile workflow/Snakefile workflow/rules
 
 bench: env
 	for name in training sampling tracing; do $(BIN)/python -m benchmarks.$$name || exit 1; done
@@ -41,6 +41,15 @@ readme: env
 	$(BIN)/python -m docs.readme
 	$(BIN)/python docs/rulegraph.py
 	$(BIN)/python -m docs.mistakes
+
+# The default study, or another with STUDY=studies/NAME.yaml, as a Workflow Run RO-Crate: results/<study>/crate.
+crate: env
+	$(BIN)/snakemake --cores all $(if $(STUDY),--configfile $(STUDY))
+	$(BIN)/python -m docs.crate $(STUDY) $(if $(AGENT),--agent "$(AGENT)")
+
+# The Dockerfile, built and tried: minutes, as root, with Debian's buildah and debootstrap.
+container-test: env
+	$(BIN)/python -m pytest -m container
 
 clean:
 	rm -rf results .snakemake
