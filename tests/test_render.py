@@ -398,7 +398,7 @@ def test_a_run_kept_with_the_paper_is_told_beside_the_study_with_its_own_numbers
     assert not re.search(r"\.- \*|\w\. \*\*[A-Z]", section + text.split("## Limitations")[1]), "paragraphs run together"
     assert made["caveat"] in section and "study made-up" not in section
     layers = {one["layer"]: one["significant"] for one in numbers["symmetry"]["models"]["mdm"]["by_layer"]}
-    assert f"{layers[7]} in layer 7" in section and "Where tracing points" not in section
+    assert f"{layers[7]} find it in layer 7" in section and "Where tracing points" not in section
 
 
 def test_every_number_names_a_source(made):

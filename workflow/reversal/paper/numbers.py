@@ -176,16 +176,14 @@ def recall(sources):
         found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
     differences = sources.tables["recall_differences"]
     found["curse"] = {
-        model: {
-            SPLITS[row.split].asks: _difference(row) for row in _contrast(differences, "question", model).itertuples()
-        }
+        model: {row.split.split("_")[0]: _difference(row) for row in _contrast(differences, "people", model).itertuples()}
         for model in sources.families
     }
     gained = _contrast(differences, "steps", mdm)
     found["gain"] = _by_split(gained[gained.against_steps == gained.against_steps.min()])
     versus = _contrast(differences, "family", mdm)
     found["versus"] = _by_split(versus[(versus.against_model == ar) & (versus.steps == versus.steps.max())])
-    # So many steps that more change nothing: each reveals one token at most.
+    # So many steps that more change nothing: they reveal the same tokens in the same order, later.
     settled = gained[gained.agree.groupby(gained.against_steps).transform("min") == 1]
     found["settled"] = None if settled.empty else int(settled.against_steps.min())
     return found
@@ -247,12 +245,16 @@ def _opening(answers):
     return {"opening": opened.index[0], "opened": opened.iloc[0] / len(answers)} if len(opened) else {"opened": 0.0}
 
 
-SETTINGS = ("training", "likelihood", "tracing", "keyvalue", "symmetry", "edits")
+SETTINGS = ("data", "training", "likelihood", "tracing", "keyvalue", "symmetry", "edits", "rewriting")
 
 
 def settings(sources):
     """{section: {setting: value as text}} of what the numbers depend on, from the configuration and the tables."""
-    found = {section: dict(_flat(sources.config[section])) for section in SETTINGS}
+    config = sources.config | {"data": sources.config["data"].get(sources.config["data"]["source"], {})}
+    found = {section: dict(_flat(config[section])) for section in SETTINGS}
+    for name, model in config["models"].items():
+        own = {key: model[key] for key in ("objective", "reads", "training", "network", "canvas") if key in model}
+        found[sources.labels[name]] = dict(_flat(own))
     extractions = sources.tables["keyvalue"]
     if len(extractions):
         templates = {

@@ -76,11 +76,17 @@ def _one(row):
 
 
 def _likelier(rows):
-    """In how many of the rows the right answer is clearly likelier than another person's, or less; and the mean."""
+    """In how many of the rows the right answer is clearly likelier than another person's, or less; and the median.
+
+    `where` has the objectives for which it is likelier, with the most nats.
+    """
     verdicts = [
         judged(finding(row.likelier, row.likelier_low, row.likelier_high))["verdict"] for row in rows.itertuples()
     ]
-    return {"mean": rows.likelier.mean(), "more": verdicts.count("more"), "less": verdicts.count("less")}
+    above = rows[[verdict == "more" for verdict in verdicts]]
+    found = {"median": rows.likelier.median(), "more": verdicts.count("more"), "less": verdicts.count("less")}
+    where = list(dict.fromkeys(called(row) for row in above.itertuples()))
+    return found | {"where": where, "most": above.likelier.max() if len(above) else None}
 
 
 def _changes(rows):

@@ -109,6 +109,17 @@ def estimate(found, digits=2):
     return _beside(number(found["estimate"], digits), interval(found["low"], found["high"], digits))
 
 
+def share(found, digits=0):
+    """A share in percent and its interval."""
+    return _beside(percent(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
+
+
+def at_most(value):
+    """`at most 12%`; `below 1%` for what is hardly anything; `0%`."""
+    shown = percent(value)
+    return shown if not value else Markup("below 1%") if value < 0.005 else "at most " + shown
+
+
 def gap(found, digits=0):
     """A difference between shares and its interval, in points."""
     return _beside(points(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
@@ -163,4 +174,4 @@ def _beside(shown, ends):
 
 
 _NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
-FILTERS = {function.__name__: function for function in (*_NUMBERS, rounded, signed, spelt, code, listed)}
+FILTERS = {function.__name__: function for function in (*_NUMBERS, rounded, signed, spelt, code, listed, share, at_most)}
