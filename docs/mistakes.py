@@ -27,6 +27,7 @@ CONFIGURATIONS = [
     (["study"], "My Study", "study is 'My Study'; allowed: a folder name"),
     (["study"], "../elsewhere", "study is '../elsewhere'; allowed: a folder name"),
     (["study"], 7, "study is 7; allowed: a folder name"),
+    (["container"], 7, "container is 7; allowed: an image for --sdm apptainer, or null"),
     (["stduy"], "x", "stduy is not a key; did you mean study?"),
     (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
     (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated, berglund, rows or pairs"),

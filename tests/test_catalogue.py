@@ -1,6 +1,8 @@
 """What Snakemake's catalogue asks of a workflow, and what CITATION.cff says of it."""
 
 import re
+import subprocess
+import sys
 import tomllib
 
 import yaml
@@ -26,3 +28,14 @@ def test_the_version_that_is_cited_is_the_library_s(root):
     cited = yaml.safe_load((root / "CITATION.cff").read_text())
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert cited["version"] == project["version"] and cited["license"] == project["license"]
+
+
+def test_a_mistake_in_a_module_s_configuration_is_told_in_one_line(root, tmp_path):
+    (tmp_path / "Snakefile").write_text(
+        f"module theirs:\n    snakefile: {str(root / 'Snakefile')!r}\n"
+        "    config: {'study': 'mine', 'sampling': {'stesp': 3}}\n\nuse rule * from theirs as theirs_*\n"
+    )
+    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "error: module theirs: sampling.stesp is not a key; did you mean steps?" in done.stderr

@@ -4,9 +4,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from studying import command, copy
 
 BASE, IMAGE = "localhost/reversal-test-base", "localhost/reversal-test"
 BUILD_TOOLS = ("gcc", "cc", "g++", "make", "ld", "cargo", "pip")
@@ -20,6 +22,32 @@ def test_the_image_is_made_from_the_pins_of_the_project_and_runs_without_root(ro
     [user] = [line.split()[1] for line in lines if line.startswith("USER ")]
     assert user.split(":")[0].isdigit() and int(user.split(":")[0]) > 0
     assert (root / "requirements.txt").read_text().count("\n# checks\n") == 1  # what the Dockerfile leaves out
+
+
+STAND_IN = """#!/bin/sh
+[ "$1" = --version ] && echo "apptainer version 1.4.0" && exit
+echo "$@" >> "$TOLD"
+while [ "$1" != "$IMAGE" ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+def test_jobs_are_handed_to_apptainer_with_the_configured_image(root, tmp_path):
+    """To a stand-in, which notes what it is told and runs it here: that the rules know the image."""
+    folder, image = copy(root, tmp_path / "project"), str(tmp_path / "image.sif")
+    Path(image).touch()
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, content in {"apptainer": STAND_IN, "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'}.items():
+        (tools / name).write_text(content)
+        (tools / name).chmod(0o755)
+    given = {"PATH": f"{tools}:{os.environ['PATH']}", "TOLD": str(tmp_path / "told"), "IMAGE": image}
+    words = command("results/smoke/data/facts.jsonl", "--sdm", "apptainer", "--config", f"container={image}")
+    subprocess.run(words, cwd=folder, env={**os.environ, **given}, check=True, capture_output=True)
+    told = (tmp_path / "told").read_text()
+    assert f" {image} " in told and "prepare_generated.py" in told
+    assert (folder / "results/smoke/data/facts.jsonl").stat().st_size > 0
 
 
 def builder(*words, **options):
@@ -53,24 +81,22 @@ def image(root, tmp_path_factory):
     shutil.rmtree(system)
     builder(
         *("build", "--isolation", "chroot", "--network", "host", "--build-arg", f"BASE={BASE}", "--tag", IMAGE),
-        *as_pip_here(),
+        *as_pip_here(tmp_path_factory.mktemp("pip")),
         str(root),
     )
     yield IMAGE
     builder("rmi", "--force", IMAGE, BASE)
 
 
-def as_pip_here():
-    """Options that let pip in the build find what pip finds here: its settings, certificates and local folders."""
-    told = subprocess.run(["python3", "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+def as_pip_here(folder):
+    """Options that let pip in the build find what pip finds here: its settings, and the files that these name."""
+    told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
     settings = {key.rpartition(".")[2]: value for key, value in re.findall(r"^(\S+?)='(.*)'$", told.stdout, re.M)}
-    options = []
-    for key, value in settings.items():
-        options += ["--env", f"PIP_{key.upper().replace('-', '_')}={value}"]
-        for place in re.findall(r"(?:file://)?(/\S+)", value):
-            if Path(place).exists():
-                options += ["--volume", f"{place}:{place}:ro"]
-    return options
+    lines = ["[global]", *(f"{key} = {value}" for key, value in settings.items())]
+    (folder / "pip.conf").write_text("\n".join(lines))
+    places = {place for value in settings.values() for place in re.findall(r"(?:^|//|\s)(/\S+)", value)}
+    shared = {place: place for place in places if Path(place).exists()} | {str(folder / "pip.conf"): "/etc/pip.conf"}
+    return [word for here, there in shared.items() for word in ("--volume", f"{here}:{there}:ro")]
 
 
 @pytest.fixture(scope="module")
