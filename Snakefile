@@ -8,6 +8,9 @@ min_version("9.27")
 configfile: "config.yaml"
 
 
+report: "paper/report/study.rst"
+
+
 include: "workflow/rules/common.smk"
 
 
@@ -44,7 +47,9 @@ rule all:
         "<results>/tables/causal_trace.csv",
         "<results>/tables/symmetry.csv",
         "<results>/tables/edits.csv",
+        "<results>/tables/costs.csv",
         expand("<results>/figures/{figure}.svg", figure=FIGURES),
         # The post is about people who are taught.
         [] if KNOWN else expand("<results>/tables/{table}.csv", table=["objectives", "probe"]),
         [] if KNOWN else [f"<results>/paper/{POST}.md", "<results>/paper/index.html"],
+        [] if KNOWN else expand("<results>/paper/tables/{table}.html", table=TABLES),

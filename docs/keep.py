@@ -11,7 +11,6 @@ import argparse
 import importlib.metadata
 import json
 import platform
-import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +40,6 @@ TABLES = (
 NUMBERS = ("study", "networks", "training", "sampling", "recall", "likelihood")
 NUMBERS += ("tracing", "keyvalue", "symmetry", "edits", "rewriting")
 PACKAGES = ("torch", "transformers", "snakemake")
-MEMORY_LINE = re.compile(r"(?<!GPU )memory: at most ([\d.]+) GiB")
-GPU_LINE = re.compile(r"GPU memory: at most ([\d.]+) GiB")
 
 
 def configuration(*files):
@@ -51,25 +48,6 @@ def configuration(*files):
     for file in files:
         update_config(config, yaml.safe_load(file.read_text(encoding="utf-8")))
     return config
-
-
-def costs(results):
-    """Seconds, memory and GPU memory (GiB; none where no GPU was used) of each measured job.
-
-    Snakemake sees a job's processes together, but looks only every half minute; the job tells its own peak.
-    """
-    rows = []
-    for file in sorted((results / "benchmarks").rglob("*.tsv")):
-        job = file.relative_to(results / "benchmarks").with_suffix("")
-        stage, model, *_ = (*job.parts, "")
-        log = results / "logs" / job.with_suffix(".log")
-        lines = log.read_text(encoding="utf-8") if log.is_file() else ""
-        measured = pd.read_csv(file, sep="\t").iloc[-1]
-        memory = max([measured.max_rss / 1024, *map(float, MEMORY_LINE.findall(lines))])
-        rows.append(
-            (stage, model, measured.s, round(memory, 2), max(map(float, GPU_LINE.findall(lines)), default=None))
-        )
-    return pd.DataFrame(rows, columns=["stage", "model", "seconds", "memory_gib", "gpu_gib"])
 
 
 def averages(traces):
@@ -112,7 +90,7 @@ def keep(results, folder, *, config, commit, costs_of=None, taught=False, made=N
         write_table(averages(traces), kept / "causal_trace.csv")
         _write(told(results / "paper/numbers.json"), kept / "numbers.json")
     if not taught:
-        write_table(costs(results), kept / "costs.csv")
+        shutil.copy(results / "tables/costs.csv", kept)
     made = made or {
         "hardware": hardware(),
         "versions": {"python": platform.python_version()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from reversal.models.families import FAMILIES
-from reversal.paper import tables
+from reversal.paper import numbers, phrases, tables
 
 from . import keep
 
@@ -29,6 +29,7 @@ def costs(measured):
     """Seconds and memory of each long job, a column a model; on a GPU its memory too."""
     measured = (
         measured.fillna({"model": ""})
+        .assign(stage=measured.rule.str.replace("base_.*", "base", regex=True))
         .groupby(["stage", "model"])
         .agg(seconds=("seconds", "sum"), memory_gib=("memory_gib", "max"), gpu_gib=("gpu_gib", "max"))
     )
@@ -52,7 +53,7 @@ STAGES = {
     "base": "the base",
     "finetune": "fine-tuning",
     "complete": "recall",
-    "likelihood": "likelihoods",
+    "compare_likelihoods": "likelihoods",
     "trace": "tracing",
     "keyvalue": "keys and values, before and after fine-tuning",
     "symmetry": "symmetry",
@@ -126,14 +127,40 @@ def why():
 
 def picture():
     """The figure of recall, with what it shows in words."""
-    words = (RESULTS / "default/figures/step_scaling.txt").read_text(encoding="utf-8").strip()
+    words = (RESULTS / "default/figures/finding.txt").read_text(encoding="utf-8").strip()
     return f"![{words}](docs/recall.png)"
+
+
+def spent():
+    """What the default study cost, from the numbers of its post."""
+    return numbers.nested(json.loads((RESULTS / "default/paper/numbers.json").read_text(encoding="utf-8")))
+
+
+def in_short():
+    """The default study's cost in a sentence."""
+    found = spent()["costs"]
+    total = found["total"]
+    return (
+        f"The default study takes {phrases.duration(total['cpu_seconds'])} of CPU time, at most "
+        f"{total['memory_gib']:.1f} GiB of memory a job, and, at {found['core_watts']:g} W a busy core, an estimated "
+        f"{total['watt_hours']:.0f} Wh. [docs/costs.md](docs/costs.md) has every rule, and runs of up to a billion "
+        "parameters; `results/<study>/tables/costs.csv` has those of a run of yours."
+    )
+
+
+def by_rule():
+    """What each rule of the default study cost, as its post has it."""
+    found = tables.costs(spent())
+    [head] = found.head
+    rows = [[cell.text for cell in head], ["---"] * len(head), *found.body]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def expenses():
     """The page about time and memory: of the default study, and of the runs kept with the paper."""
     about = f"The default study's long jobs, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:"
-    told = ["# What it costs", about, costs(keep.costs(RESULTS / "default"))]
+    told = ["# What it costs", about, costs(pd.read_csv(RESULTS / "default/tables/costs.csv"))]
+    told += ["Every rule of it, but those that write the post; time is of jobs one after the other:", by_rule()]
     for folder, made in KEPT.items():
         if not (folder / "costs.csv").is_file():
             continue
@@ -152,8 +179,8 @@ def between(readme, name, content):
 if __name__ == "__main__":
     file = ROOT / "README.md"
     readme = file.read_text(encoding="utf-8")
-    for name, tell in (("picture", picture), ("results", findings)):
+    for name, tell in (("picture", picture), ("results", findings), ("costs", in_short)):
         readme = between(readme, name, tell())
     file.write_text(readme, encoding="utf-8")
     (ROOT / "docs/costs.md").write_text(expenses(), encoding="utf-8")
-    shutil.copyfile(RESULTS / "default/figures/step_scaling.png", ROOT / "docs/recall.png")
+    shutil.copyfile(RESULTS / "default/figures/finding.png", ROOT / "docs/recall.png")

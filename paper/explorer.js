@@ -32,8 +32,33 @@
   document.addEventListener("scroll", () => { if (shown) place(); }, { passive: true });
 })();
 
-// A phone has no room for the contents above the text.
-if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav details").open = false;
+// Contents: beside the text where there is room for them, else folded into a line above it. They follow the reader.
+(function () {
+  const nav = document.querySelector("nav");
+  const list = nav.querySelector("details");
+  const here = nav.querySelector("[data-part=here]");
+  const links = Array.from(nav.querySelectorAll("a"));
+  const places = links.map((link) => document.getElementById(link.getAttribute("href").slice(1)));
+  const roomy = window.matchMedia("(min-width: 78rem)");
+  let marked = null;
+  function follow() {
+    const top = nav.getBoundingClientRect().height * !roomy.matches + 0.25 * window.innerHeight;
+    const link = links[places.findLastIndex((place) => place.getBoundingClientRect().top < top)];
+    if (link === marked) return;
+    if (marked) marked.removeAttribute("aria-current");
+    if (link) link.setAttribute("aria-current", "true");
+    if (link && roomy.matches) nav.scrollTop = link.offsetTop - nav.clientHeight / 2;
+    here.textContent = link ? ": " + link.textContent : "";
+    marked = link;
+  }
+  function unfold() { list.open = roomy.matches; }
+  roomy.addEventListener("change", unfold);
+  for (const link of links) link.addEventListener("click", unfold);
+  document.addEventListener("scroll", follow, { passive: true });
+  window.addEventListener("resize", follow);
+  unfold();
+  follow();
+})();
 
 // The explorer: one generation, its canvas at one step, and the trace of what that step relies on.
 (function () {
@@ -41,8 +66,8 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
   const data = JSON.parse(document.getElementById("explorer-data").textContent);
   if (!root || !data.cases.length) return;
   const part = (name) => root.querySelector("[data-part=" + name + "]");
-  const [model, split, fact, kind, corruption, step] =
-    ["model", "split", "fact", "kind", "corruption", "step"].map(part);
+  const [model, split, fact, kind, corruption, reading, step] =
+    ["model", "split", "fact", "kind", "corruption", "reading", "step"].map(part);
   const SVG = "http://www.w3.org/2000/svg";
 
   function element(tag, content, attributes) {
@@ -141,9 +166,20 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
       told.textContent = "Such states were traced where answer tokens are about to appear:";
       return;
     }
-    const cells = traced[which];
+    const total = trace.total[corruption.value][which];
+    const shares = reading.value !== "nats";
+    const needed = reading.value === "needed";
+    if (needed && (which > 0 || !trace.needed[corruption.value][kind.value])) {
+      holder.replaceChildren();
+      told.textContent = "What is lost without a state was asked at step " + trace.steps[0] +
+        " alone, of hidden states, MLPs and attention, and of the first way to hide the subject.";
+      return;
+    }
+    const cells = (needed ? trace.needed[corruption.value][kind.value] : traced[which])
+      .map((effect) => shares ? 100 * effect / total : effect);
+    const amount = (effect) => shares ? Math.round(effect) + "%" : (effect / 100).toFixed(2) + " nats";
     const layers = trace.layers;
-    const most = Math.max(1, ...cells.map(Math.abs));
+    const most = Math.max(shares ? 100 : 1, ...cells.map(Math.abs));
     const label = 150, top = 26, high = 17, wide = Math.min(34, Math.max(9, 330 / layers));
     const rows = trace.seen[which].map((role, place) => [role, place]).filter(([role]) => role);
     const svg = drawn("svg", {
@@ -174,17 +210,64 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
         const filled = drawn("rect", {
           ...box, class: effect < 0 ? "cold" : "heat", "fill-opacity": (Math.abs(effect) / most).toFixed(3),
         });
-        filled.append(drawn("title", {}, token + " (" + role + "), layer " + layer + ": " + (effect / 100).toFixed(2) + " nats"));
+        filled.append(drawn("title", {}, token + " (" + role + "), layer " + layer + ": " + amount(effect)));
         svg.append(filled, drawn("rect", { ...box, class: "cell", "pointer-events": "none" }));
       }
     });
-    const tell = (one) => (one.effect / 100).toFixed(1) + " at “" + one.token + "” (" + one.role + ", layer " + one.layer + ")";
-    const summary = "Hiding the subject (*) costs what is still to come of the answer " +
-      (trace.total[corruption.value][which] / 100).toFixed(1) + " nats. Putting one state back returns at most " +
+    const tell = (one) => amount(one.effect) + " at “" + one.token + "” (" + one.role + ", layer " + one.layer + ")";
+    const summary = "Hiding the subject (*) costs what is still to come of the answer " + (total / 100).toFixed(1) +
+      " nats. " + (needed ? "With one state as if it were hidden, at most this is lost: "
+        : "Putting one state back returns at most " + (shares ? "this share of it: " : "")) +
       [best.subject, best.elsewhere].filter(Boolean).map(tell).join(", and ") + ".";
     svg.setAttribute("aria-label", "Heat map of effects by token and layer. " + summary);
     holder.replaceChildren(svg);
     told.textContent = summary;
+  }
+
+  // When the subject is needed: what the tokens to come rest on, and what is recalled without it for some of the steps.
+  function showTime(one) {
+    part("needed").hidden = !one.time;
+    if (!one.time) return;
+    const lines = Object.entries(one.time.rests).filter(([, points]) => points.length);
+    const points = lines.flatMap(([, own]) => own);
+    const left = 40, top = 12, wide = 230, high = 110;
+    const last = Math.max(1, ...points.map(([revealed]) => revealed));
+    const [least, most] = [Math.min(0, ...points.map(([, lost]) => lost)), Math.max(100, ...points.map(([, lost]) => lost))];
+    const x = (revealed) => left + wide * revealed / last;
+    const y = (lost) => top + high * (most - lost) / (most - least);
+    const svg = drawn("svg", { viewBox: "0 0 290 160", role: "img" });
+    for (const lost of unique([least, 0, most])) {
+      svg.append(drawn("line", { x1: left, x2: left + wide, y1: y(lost), y2: y(lost), class: "cell" }));
+      svg.append(drawn("text", { x: left - 5, y: y(lost) + 4, class: "axis", "text-anchor": "end" }, Math.round(lost / 100)));
+    }
+    for (let revealed = 0; revealed <= last; revealed++) {
+      svg.append(drawn("text", { x: x(revealed), y: top + high + 15, class: "axis", "text-anchor": "middle" }, revealed));
+    }
+    svg.append(drawn("text", { x: left + wide / 2, y: top + high + 31, class: "axis", "text-anchor": "middle" }, "answer tokens revealed"));
+    for (const [hidden, own] of lines) {
+      svg.append(drawn("polyline", { class: "line " + hidden, points: own.map(([at, lost]) => x(at) + "," + y(lost)).join(" ") }));
+      for (const [at, lost] of own) {
+        const dot = drawn("circle", { class: "dot " + hidden, cx: x(at), cy: y(lost), r: 3 });
+        dot.append(drawn("title", {}, hidden + " hidden, " + at + " revealed: " + (lost / 100).toFixed(1) + " nats lost"));
+        svg.append(dot);
+      }
+    }
+    const said = lines.map(([hidden, own]) => ({ subject: "the subject", revealed: "what is revealed of the answer", both: "both" }[hidden]) +
+      " " + own.map(([, lost]) => (lost / 100).toFixed(1)).join(", ")).join("; ");
+    svg.setAttribute("aria-label", "Nats lost of the tokens to come, as the answer appears, by what is hidden: " + said + ".");
+    const rows = Object.entries(one.time.recalled).map(([hidden, cells]) => {
+      const row = element("tr");
+      row.append(element("th", hidden === "from" ? "hidden from step …" : "hidden up to step …", { scope: "row" }));
+      for (const [when, right] of cells) {
+        const cell = element("td", when, { class: right ? "right" : "wrong", title: right ? "still right" : "wrong" });
+        cell.append(element("span", right ? " right" : " wrong", { class: "unseen" }));
+        row.append(cell);
+      }
+      return row;
+    });
+    const table = element("table", undefined, { class: "recalled" });
+    table.append(...rows);
+    part("time").replaceChildren(svg, table);
   }
 
   function show() {
@@ -192,6 +275,7 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
     const at = Number(step.value);
     showCanvas(one, at);
     showTrace(one, at);
+    showTime(one);
   }
 
   model.addEventListener("change", () => { offerSplits(); offerFacts(); offerTraces(); startAtTheAnswer(); show(); });
@@ -199,6 +283,7 @@ if (window.matchMedia("(max-width: 40rem)").matches) document.querySelector("nav
   fact.addEventListener("change", () => { offerTraces(); startAtTheAnswer(); show(); });
   kind.addEventListener("change", () => { offerTraces(); show(); });
   corruption.addEventListener("change", show);
+  reading.addEventListener("change", show);
   step.addEventListener("input", show);
   part("back").addEventListener("click", () => { step.value = Number(step.value) - 1; show(); });
   part("on").addEventListener("click", () => { step.value = Number(step.value) + 1; show(); });

@@ -21,7 +21,7 @@ from reversal.tracing import time_tables
 ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
 FIGURES = [
-    *("reversal_curse", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
+    *("finding", "reversal_curse", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
     *("trace_facts", "trace_average", "trace_sides", "trace_windows", "edits", "one_memory"),
     *("trace_alike", "hand_over", "hidden_steps"),
     *("symmetry_layers", "symmetry_retrieval"),
@@ -104,14 +104,21 @@ def render(given, folder):
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     output = SimpleNamespace(
-        post=str(out / "post.md"), images=str(out / "assets/img/a-post"), bibliography=str(out / "post.bib")
+        post=str(out / "post.md"),
+        images=str(out / "assets/img/a-post"),
+        tables=str(out / "assets/csv/a-post"),
+        bibliography=str(out / "post.bib"),
     )
     write.numbers_file(given.sources, given.sources_output, **given.numbers_params)
     write.explorer_file(given.explorer, given.explorer_output, **given.explorer_params)
     write.post_files(given.shown, output, root=ROOT, **given.shown_params)
     write.page_file(given.shown, str(out / "index.html"), root=ROOT, **given.shown_params)
     return SimpleNamespace(
-        numbers=Path(given.sources_output), page=out / "index.html", post=out / "post.md", images=Path(output.images)
+        numbers=Path(given.sources_output),
+        page=out / "index.html",
+        post=out / "post.md",
+        images=Path(output.images),
+        tables=Path(output.tables),
     )
 
 
@@ -315,6 +322,7 @@ def _tables(folder, families, reverse, answered):
         "edits": _edits(families) if answered else [],
         "rewriting": _rewriting(families) if answered else [],
         "gradients": _gradients(families) if answered else [],
+        "costs": _costs(families),
     }
     columns = {
         "causal_trace": " ".join(trace_tables.COLUMNS),
@@ -334,6 +342,15 @@ def _tables(folder, families, reverse, answered):
         file = folder / f"tables/{name}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows, columns=columns[name].split() if name in columns else None).to_csv(file, index=False)
+
+
+def _costs(families):
+    """Fine-tuning each model, which only the first does on a GPU, and a table of all."""
+    measured = {"jobs": 1, "measured": 1, "seconds": 90.0, "cpu_seconds": 60.0, "gpu_seconds": 0.0}
+    measured |= {"memory_gib": 0.5, "gpu_gib": None, "watt_hours": 0.17}
+    rows = [measured | {"rule": "finetune", "model": name} for name in families]
+    rows[0] |= {"gpu_seconds": 80.0, "gpu_gib": 1.5, "watt_hours": 15.7}
+    return [*rows, measured | {"rule": "score", "model": ""}]
 
 
 def _rewriting(families):

@@ -272,6 +272,7 @@ DRAWN = {
     "probe": lambda pair: recall.probe(probed(pair), models=MODELS),
     "training_curves": lambda pair: recall.training_curves(history(), models=MODELS),
     "step_scaling": lambda pair: recall.step_scaling(scaling(), models=MODELS),
+    "finding": lambda pair: recall.finding(scaling(), models=MODELS),
     "trace_facts": lambda pair: tracing.trace_facts(traced(pair), models=MODELS),
     "trace_average": lambda pair: tracing.trace_average(trace_table(), models=MODELS),
     "trace_sides": lambda pair: tracing.trace_sides(trace_table(), models=MODELS),

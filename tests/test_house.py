@@ -83,6 +83,18 @@ def test_every_rule_with_a_script_depends_on_that_scripts_code():
     assert {file.stem for file in SCRIPTS if not file.stem.startswith("prepare_")} <= scripts
 
 
+def test_logs_and_benchmark_files_are_named_after_their_rules():
+    """By these names the table of costs knows which rule a job is of; what is shared by studies is in no study's."""
+    unmeasured = {"download", "download_pairs", "costs", "numbers", "post", "page", "sortable"}
+    for name, text in rules().items():
+        if '"../scripts/' in text:
+            places = [rf'{kind}:\s+f?"<results>/{kind}s?/{name}(/[^"]*)?\.{end}"' for kind, end in WRITTEN.items()]
+            assert unmeasured & {name} or all(re.search(place, text) for place in places), name
+
+
+WRITTEN = {"log": "log", "benchmark": "tsv"}
+
+
 def test_scripts_are_short_and_alone_know_snakemake():
     for file in SCRIPTS:
         assert len(file.read_text().splitlines()) <= 40, file.name

@@ -10,9 +10,9 @@ from rendering import make
 from benchmarks import full_size
 from benchmarks.shapes import PUBLISHED
 from docs import keep, readme
-from reversal.common import configuration
+from reversal.common import configuration, files
 from reversal.models import dream, llada, network, smdm, tokens
-from reversal.paper import write
+from reversal.paper import costs, write
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 
@@ -23,15 +23,34 @@ def run(tmp_path):
     results = tmp_path / "results"
     given = make(results)
     write.numbers_file(given.sources, given.sources_output, **given.numbers_params)
-    for job, seconds in (("finetune/mdm/seed_1", 8.0), ("finetune/ar/seed_1", 5.0), ("symmetry", 3.0)):
+    files.write_table(measured(results), results / "tables/costs.csv")
+    return results, given.config
+
+
+def measured(results):
+    """The table of three jobs' costs: one used a GPU, one told nothing of itself; and of a job nobody measured."""
+    jobs = {"finetune/mdm/seed_1": 8.0, "finetune/ar/seed_1": 5.0, "symmetry": 3.0}
+    for job, seconds in jobs.items():
         file = results / f"benchmarks/{job}.tsv"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"s\tmax_rss\n{seconds}\t2048.0\n")
+        file.write_text(f"s\tmax_rss\tcpu_time\n{seconds}\t2048.0\t{seconds / 2}\n")
+    (results / "benchmarks/symmetry.tsv").write_text("s\tmax_rss\tcpu_time\n3.0\tNA\tNA\n")  # it was too quick
     (results / "logs/finetune/mdm").mkdir(parents=True)
-    (results / "logs/finetune/mdm/seed_1.log").write_text(
-        "12:00:00 memory: at most 6.5 GiB\n12:00:00 GPU memory: at most 24.5 GiB\n"
-    )
-    return results, given.config
+    lines = ["memory: at most 6.5 GiB", "CPU time: 12.0 s", "GPU memory: at most 24.5 GiB", "GPU time: at most 7.5 s"]
+    (results / "logs/finetune/mdm/seed_1.log").write_text("".join(f"12:00:00 {line}\n" for line in lines))
+    return costs.table(results, [*jobs, "edit/ar/seed_1"], models=["mdm", "ar"], core_watts=10, gpu_watts=700)
+
+
+def test_costs_are_what_snakemake_saw_and_jobs_told_and_energy_is_their_time_in_watts(tmp_path):
+    found = measured(tmp_path).set_index(["rule", "model"])
+    tuned = found.loc["finetune", "mdm"]
+    assert (tuned.seconds, tuned.cpu_seconds, tuned.gpu_seconds) == (8.0, 12.0, 7.5)
+    assert (tuned.memory_gib, tuned.gpu_gib) == (6.5, 24.5)
+    assert tuned.watt_hours == pytest.approx((12.0 * 10 + 7.5 * 700) / 3600, abs=0.005)
+    silent = found.loc["finetune", "ar"]
+    assert (silent.cpu_seconds, silent.gpu_seconds, silent.memory_gib) == (2.5, 0.0, 2.0) and pd.isna(silent.gpu_gib)
+    assert found.loc["symmetry", ""].cpu_seconds == 0
+    assert list(found.jobs) == [1, 1, 1, 1] and list(found.measured) == [1, 1, 1, 0]
 
 
 @pytest.fixture
@@ -46,7 +65,7 @@ def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
     assert told["commit"] == "abc" and {"hardware", "versions", "configuration", "date"} <= set(told)
     table = readme.costs(pd.read_csv(kept / "costs.csv"))
     assert "| fine-tuning | 8 s, 6.5 GiB, 24.5 GiB of the GPU | 5 s, 2.0 GiB |" in table
-    assert "| symmetry | 3 s, 2.0 GiB, both models |  |" in table
+    assert "| symmetry | 3 s, 0.0 GiB, both models |  |" in table
     half = pd.read_csv(kept / "costs.csv").query("model != 'mdm'")
     assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.costs(half)
     traces = pd.read_csv(kept / "causal_trace.csv")
@@ -64,7 +83,10 @@ def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_p
     monkeypatch.setattr(readme, "KEPT", {folder: json.loads((folder / "provenance.json").read_text())})
     monkeypatch.setattr(readme, "RESULTS", tmp_path)
     results.rename(tmp_path / "default")
-    assert "random weights, on " in readme.expenses()
+    told = readme.expenses()
+    assert "random weights, on " in told
+    assert "| all | 3 | 4.5 minutes | 3.0 minutes | 80 s | 1.5 GiB | 0.5 GiB | 16.0 Wh |" in told
+    assert "an estimated 16 Wh" in readme.in_short()
     assert "parameters" not in readme.findings()
 
 

@@ -1,12 +1,16 @@
-"""The page in a real browser: quiet, whole, alive, and no wider than the screen."""
+"""The page and Snakemake's report in a real browser: quiet, whole, alive, and no wider than the screen."""
 
 import json
 import os
+import re
 import shutil
 import time
 
 import pytest
 from rendering import make, render
+from studying import duplicate, finished, snakemake
+
+from reversal.paper import page as pages
 
 WIDTHS = (390, 1440)
 FLAGS = (
@@ -104,7 +108,40 @@ def test_every_figure_formula_and_table_has_a_size(browser, page, width):
     assert all(wide > 0 and high > 0 and natural != 0 for _, wide, high, natural in sizes)
 
 
-@pytest.mark.parametrize("control", ["model", "split", "fact", "kind"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_screen_has_the_finding_and_its_figure(browser, page, width):
+    visit(browser, page, width=width)
+    told, low = browser.execute_script(
+        """const finding = document.querySelector("main > p");
+        const figure = document.querySelector("#figure-finding img");
+        return [finding.textContent, figure.getBoundingClientRect().bottom]"""
+    )
+    assert "a masked diffusion model recalls 90% of the names" in told and low <= 900
+    assert page.stat().st_size < pages.MOST_BYTES
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_contents_follow_the_reader(browser, page, width):
+    visit(browser, page, width=width)
+    marked = """return Array.from(document.querySelectorAll("nav [aria-current]"), (link) => link.textContent)"""
+    assert browser.execute_script(marked) == []
+    for anchor, name in (("causal-pathways", "Causal pathways"), ("limitations", "Limitations")):
+        script = "document.getElementById(arguments[0]).scrollIntoView({ behavior: 'instant' })"
+        browser.execute_script(script, anchor)
+        deadline = time.monotonic() + 5
+        while browser.execute_script(marked) != [name]:
+            assert time.monotonic() < deadline, browser.execute_script(marked)
+            time.sleep(0.05)
+        nav, screen = browser.execute_script(
+            "const box = document.querySelector('nav').getBoundingClientRect(); "
+            "return [[box.top, box.bottom], window.innerHeight]"
+        )
+        assert 0 <= nav[0] < nav[1] <= screen
+    folded = "return !document.querySelector('nav details').open"
+    assert browser.execute_script(folded) == (width < 500)
+
+
+@pytest.mark.parametrize("control", ["model", "split", "fact", "kind", "reading"])
 def test_the_explorer_shows_what_is_chosen(browser, page, control):
     visit(browser, page)
     before = picture(browser)
@@ -114,6 +151,30 @@ def test_the_explorer_shows_what_is_chosen(browser, page, control):
         after = picture(browser)
         assert after != before
         before = after
+
+
+def test_the_explorer_tells_nats_shares_and_what_is_needed(browser, page):
+    visit(browser, page)
+    said = "return document.querySelector(arguments[0]).textContent"
+    cells = "return Array.from(document.querySelectorAll(arguments[0] + ' rect title'), (one) => one.textContent)"
+    found = {}
+    for reading in options(browser, "reading"):
+        choose(browser, "reading", reading)
+        found[reading] = [float(text.split(": ")[1].split()[0].rstrip("%")) for text in browser.execute_script(cells, part("trace"))]
+    (cost,) = re.findall(r"costs what is still to come of the answer ([\d.]+) nats", browser.execute_script(said, part("trace-said")))
+    assert float(cost) == 20.0
+    # Of the made-up traces each state is needed for half of what it returns.
+    for nats, share, needed in zip(found["nats"], found["share"], found["needed"], strict=True):
+        assert share == pytest.approx(100 * nats / 20, abs=0.6) and needed == pytest.approx(share / 2, abs=0.6)
+
+
+def test_the_explorer_shows_when_the_subject_is_needed(browser, page):
+    visit(browser, page)
+    drawn = "return [document.querySelectorAll(arguments[0] + ' polyline').length, "
+    drawn += "Array.from(document.querySelectorAll(arguments[0] + ' td'), (cell) => cell.textContent)]"
+    lines, cells = browser.execute_script(drawn, part("time"))
+    assert lines == 3
+    assert cells == ["0 wrong", "2 wrong", "4 right", "0 right", "2 right", "4 wrong"]
 
 
 def test_the_explorer_unmasks_step_by_step(browser, page):
@@ -167,3 +228,55 @@ def test_names_stay_text_in_the_explorer(browser, page):
     assert any("<script>alert(1)</script>" in name for name in people)
     scripts = "return document.querySelectorAll('script').length"
     assert browser.execute_script(scripts) == 2
+
+
+@pytest.fixture(scope="module")
+def report(root, tmp_path_factory):
+    """Snakemake's report of the smoke study, and the folder of that."""
+    folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("report") / "project")
+    done = snakemake(folder, "--report", "report.html")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "report.html"
+
+
+def test_the_report_opens_with_what_the_study_is(browser, report):
+    visit(browser, report)
+    text = browser.find_element("id", "app").text
+    assert "How is bidirectional information retrieved" in text and "the reversal curse" in text
+    assert "Study smoke" in text and "mdm (diffusion), ar (autoregressive)" in text
+
+
+def test_the_report_groups_figures_as_the_post_does(browser, report):
+    visit(browser, report)
+    groups = browser.execute_script("return categories")
+    (post,) = (report.parent / "results/smoke/paper").glob("*.md")
+    under, heading = {}, "The finding"
+    for line in post.read_text().splitlines():
+        if title := re.match(r"###? (.*) \{#", line):
+            heading = title[1] if title[1] != "tl;dr" else heading
+        elif figure := re.search(r"img/[^/]*/(\w+)\.svg' [^>]*alt=", line):
+            under.setdefault(heading, []).append(figure[1])
+    shown = {name[3:]: sorted(re.findall(r"figures/(\w+)\.svg", str(files))) for name, files in sorted(groups.items())}
+    assert {name: figures for name, figures in shown.items() if figures} == {k: sorted(v) for k, v in under.items()}
+    assert [name for name, figures in shown.items() if figures] == list(under)
+    assert list(shown)[0] == "The post" and list(shown)[-1] == "Tables"
+
+
+def test_tables_of_the_report_sort(browser, report):
+    visit(browser, report)
+    browser.execute_script(
+        """const path = Object.keys(results).find((one) => one.endsWith("/costs.html"));
+        app.setView({ content: "html", contentPath: results[path].data_uri, resultPath: path })"""
+    )
+    browser.switch_to.frame(browser.find_element("css selector", "iframe"))
+    try:
+        column = """const at = Array.from(document.querySelectorAll("th"), (head) => head.textContent).indexOf("cpu_seconds");
+            return Array.from(document.querySelectorAll("tbody tr"), (row) => Number(row.cells[at].textContent))"""
+        before = browser.execute_script(column)
+        head = next(one for one in browser.find_elements("css selector", "th button") if one.text == "cpu_seconds")
+        head.click()
+        assert browser.execute_script(column) == sorted(before) != before
+        head.click()
+        assert browser.execute_script(column) == sorted(before, reverse=True)
+    finally:
+        browser.switch_to.default_content()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rendering import FIGURES, HOSTILE, ROOT, make, render
 
 from reversal.common.errors import UserError
+from reversal.common.files import sha256
 from reversal.paper import bibliography, explorer, findings, markdown, phrases, provenance, write
 
 
@@ -270,6 +271,47 @@ def test_figures_used_are_those_produced(made, tmp_path, change):
         )
 
 
+def test_every_claim_leads_to_the_files_behind_it_and_their_hashes(made, html):
+    table = html.split('id="table-questions"')[1].split("</table>")[0]
+    folder = made.numbers.parents[1]
+    rows = re.findall(r"<tr><th scope=\"row\">(.*?)</th><td>(.*?)</td><td>(.*?)</td></tr>", table)
+    assert len(rows) >= 8 and rows[0][0].startswith("<strong>Pathways.") and rows[1][0].startswith("<strong>Repr")
+    opening = html.split('<h2 id="tl-dr">')[1].split("<h2")[0]
+    for question, answer, evidence in rows:
+        files = re.findall(r'<a href="\.\./([^"]*)">\1</a> <small>rule some_rule, (\w{12})</small>', evidence)
+        assert files and all(sha256(folder / file).startswith(digits) for file, digits in files), question
+        shown = re.findall(r'href="#(figure-[^"]*)"', evidence)
+        assert shown and all(f'id="{figure}"' in html for figure in shown), question
+        assert answer in opening, "the opening and the table have one source"
+
+
+@pytest.mark.parametrize("missing", ["tables/gradients.csv", "figures/one_memory.svg"])
+def test_a_claim_whose_evidence_is_missing_stops_the_post(made, tmp_path, missing):
+    kind = missing.split("/")[0]
+    kept = [path for path in vars(made.given.shown)[kind] if not path.endswith(missing)]
+    given = SimpleNamespace(**vars(made.given.shown) | {kind: kept})
+    says = (
+        "figure one_memory is used but not"
+        if kind == "figures"
+        else f"One memory or two: the answer rests on {missing}"
+    )
+    with pytest.raises(UserError, match=says):
+        write.page_file(given, str(tmp_path / "page.html"), root=ROOT, **made.given.shown_params)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_opening_tells_the_finding_and_shows_it(html):
+    first = html.split("<h2")[0].split('<main id="start">')[1]
+    assert "a masked diffusion model recalls 90% of the names" in first and 'id="figure-finding"' in first
+
+
+def test_what_it_cost_is_told_with_its_assumptions(post):
+    told = post.split("## Appendix: what it cost")[1].split("\n## ")[0]
+    assert "The 3 jobs behind this text took 4.5 minutes" in told and "80 s of GPUs" in told
+    assert "a busy core takes 10 W and a GPU 700 W, that is some 16 Wh: an estimate" in told
+    assert '<th scope="row">finetune</th><td>2</td><td>3.0 minutes</td><td>2.0 minutes</td><td>80 s</td>' in told
+
+
 def test_citations_and_references_agree_both_ways(made):
     entries = bibliography.read(ROOT / "paper/references.bib")
     with pytest.raises(UserError, match="has no entry nobody2020"):
@@ -293,8 +335,10 @@ def test_the_post_drops_into_an_al_folio_site(made, post):
     images = re.findall(r"src=\"\{\{ '/assets/img/a-post/([^']*)' \| relative_url \}\}\"", body)
     assert sorted(images) == sorted(f"{name}.svg" for name in FIGURES)
     assert all((made.images / image).stat().st_size for image in images)
+    linked = re.findall(r"href=\"\{\{ '/assets/(img|csv)/a-post/([^']*)' \| relative_url \}\}\"", body)
+    assert linked and all(({"img": made.images, "csv": made.tables}[kind] / file).is_file() for kind, file in linked)
     # What is left of Liquid is ours.
-    assert body.count("{{") == len(images) and "{%" not in body
+    assert body.count("{{") == len(images) + len(linked) and "{%" not in body
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -426,8 +470,10 @@ def test_the_explorer_stays_within_its_size(made):
         for i, row in enumerate(rows)
     ]
     people = {row["fact"]: row["fact"] for row in rows}
-    small = explorer.build(families, people, {"mdm": rows}, {}, steps=1, most_facts=8, most_bytes=3000)
-    assert len(explorer.dump(small).encode()) <= 3000 and 0 < len(small["cases"]) < 8
+    whole = explorer.build(families, people, {"mdm": rows}, {}, {}, steps=1, most_facts=8)
+    small = explorer.within(whole, 3000)
+    assert len(whole["cases"]) == 8
+    assert len(explorer.embedded(small).encode()) <= 3000 and 0 < len(small["cases"]) < 8
 
 
 def test_the_commit_is_unknown_outside_a_repository(tmp_path):

@@ -91,7 +91,7 @@ def test_the_smoke_study_leaves_every_table(smoke):
 def disturbed(smoke, root, tmp_path_factory):
     """One model of the smoke study made again, with all that can go wrong: where, and what a second run was told."""
     folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
-    tables = [str(table.relative_to(smoke)) for table in (smoke / "results/smoke/tables").glob("*.csv")]
+    tables = [str(table) for table in computed_tables(smoke)]
     forget(folder, "mdm")
     shutil.rmtree(folder / "results/smoke/logs")  # of the first run
     for table in tables:
@@ -122,6 +122,12 @@ def disturbed(smoke, root, tmp_path_factory):
     return folder, second
 
 
+def computed_tables(folder):
+    """The tables of a finished smoke study but for what it cost, which no two runs agree on."""
+    tables = (folder / "results/smoke/tables").glob("*.csv")
+    return sorted(table.relative_to(folder) for table in tables if table.stem != "costs")
+
+
 def wait_for_line(folder, word, patience=120):
     """Wait until one of a folder's logs has a line with a word."""
     deadline = time.monotonic() + patience
@@ -132,7 +138,7 @@ def wait_for_line(folder, word, patience=120):
 
 def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, disturbed):
     folder, _ = disturbed
-    names = sorted(file.relative_to(smoke) for file in (smoke / "results/smoke/tables").glob("*.csv"))
+    names = computed_tables(smoke)
     assert len(names) > 10
     for name in names:
         assert (folder / name).read_bytes() == (smoke / name).read_bytes(), name
@@ -145,7 +151,8 @@ def test_two_fresh_runs_of_the_default_study_give_the_same_tables(root, tmp_path
         folder = copy(root, tmp_path / name)
         done = snakemake(folder, study="config.yaml", cores="all")
         assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
-        found.append({file.name: file.read_bytes() for file in (folder / "results/default/tables").glob("*.csv")})
+        tables = (folder / "results/default/tables").glob("*.csv")
+        found.append({file.name: file.read_bytes() for file in tables if file.stem != "costs"})
     assert len(found[0]) > 10 and found[0] == found[1]
 
 
@@ -180,7 +187,7 @@ def test_a_number_changed_by_hand_rebuilds_only_what_depends_on_it(smoke):
     os.utime(smoke / ".snakemake/hashes/results/smoke/tables/likelihood.csv.json", (0, 0))  # made long ago
     try:
         table.write_bytes(content.replace(b"0", b"1", 1))
-        assert set(planned(smoke)) == {"all", "figure_reversal_curse", "numbers", "page", "post"}
+        assert set(planned(smoke)) == {"all", "figure_reversal_curse", "costs", "numbers", "page", "post", "sortable"}
         done = snakemake(smoke)
         assert done.returncode == 0, done.stderr[-3000:]
         assert "likelihood.csv was changed after it was made; it is used as it is" in done.stderr
@@ -188,6 +195,13 @@ def test_a_number_changed_by_hand_rebuilds_only_what_depends_on_it(smoke):
         table.write_bytes(content)
         os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert snakemake(smoke, "--forcerun", "numbers", "figure_reversal_curse").returncode == 0
+
+
+def test_every_job_but_those_that_write_the_post_is_among_the_costs(smoke):
+    costs = pd.read_csv(smoke / "results/smoke/tables/costs.csv")
+    assert (costs.jobs == costs.measured).all() and (costs.cpu_seconds > 0).all() and (costs.memory_gib > 0).all()
+    jobs = {str(log.relative_to(smoke / "results/smoke/logs")) for log in (smoke / "results/smoke/logs").rglob("*.log")}
+    assert costs.jobs.sum() == len(jobs - {f"{rule}.log" for rule in ("costs", "numbers", "page", "post", "sortable")})
 
 
 def test_a_finished_study_has_nothing_to_do_wherever_its_folder_is(smoke):

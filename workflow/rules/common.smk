@@ -138,6 +138,7 @@ EDITED = pairs_of(EDITED_GROUPS)
 REWRITTEN = pairs_of(config["rewriting"]["groups"])
 UNTRAINED = config["training"] == "none"
 STAGED = TRAINED if UNTRAINED else [*TRAINED, *(f"{model}/base" for model in FAMILIES)]
+READ = {kind for model in config["models"].values() for kind in model.get("reads", ["facts"])}
 REWRITTEN_MODELS = STAGED if config["rewriting"]["bases"] else TRAINED
 
 

@@ -45,6 +45,8 @@ rule prepare:
         "<results>/data/{table}.jsonl",
     log:
         "<results>/logs/prepare/{table}.log",
+    benchmark:
+        "<results>/benchmarks/prepare/{table}.tsv"
     wildcard_constraints:
         table="|".join(["facts", "train", "train_mentions", *ALL_SPLITS]),
     localrule: True
@@ -65,7 +67,9 @@ rule read_backwards:
     output:
         "<results>/data/train_reversed.jsonl",
     log:
-        "<results>/logs/prepare/train_reversed.log",
+        "<results>/logs/read_backwards.log",
+    benchmark:
+        "<results>/benchmarks/read_backwards.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"

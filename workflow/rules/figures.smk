@@ -12,7 +12,7 @@ for figure, drawn in (FIGURES | ASIDE).items():
         output:
             svg=report(
                 f"<results>/figures/{figure}.svg",
-                category=drawn.category,
+                category=f"{SECTIONS.index(drawn.category) + 1:02} {drawn.category}",  # the menu is in alphabetical order
                 caption=f"../../paper/report/{drawn.like or figure}.rst",
                 labels={"figure": drawn.title},
             ),
@@ -20,6 +20,8 @@ for figure, drawn in (FIGURES | ASIDE).items():
             alt=f"<results>/figures/{figure}.txt",
         log:
             f"<results>/logs/figures/{figure}.log",
+        benchmark:
+            f"<results>/benchmarks/figures/{figure}.tsv"
         localrule: True
         conda:
             "../../envs/reversal.yaml"

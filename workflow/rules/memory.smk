@@ -98,7 +98,9 @@ rule edits_table:
     output:
         "<results>/tables/edits.csv",
     log:
-        "<results>/logs/edits.log",
+        "<results>/logs/edits_table.log",
+    benchmark:
+        "<results>/benchmarks/edits_table.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -144,6 +146,8 @@ rule sharing:
         gradients="<results>/tables/gradients.csv",
     log:
         "<results>/logs/sharing.log",
+    benchmark:
+        "<results>/benchmarks/sharing.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"

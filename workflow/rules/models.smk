@@ -9,7 +9,9 @@ rule base_folder:
     output:
         directory("<results>/models/{model}/base"),
     log:
-        "<results>/logs/base/{model}.log",
+        "<results>/logs/base_folder/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base_folder/{model}.tsv"
     wildcard_constraints:
         model=models_from("folder"),
     localrule: True
@@ -30,7 +32,9 @@ rule base_scratch:
     output:
         directory("<results>/models/{model}/base"),
     log:
-        "<results>/logs/base/{model}.log",
+        "<results>/logs/base_scratch/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base_scratch/{model}.tsv"
     wildcard_constraints:
         model=models_from("scratch"),
     conda:
@@ -53,9 +57,9 @@ rule base_pretrain:
         model=directory("<results>/models/{model}/base"),
         history="<results>/models/{model}/base.training.csv",
     log:
-        "<results>/logs/base/{model}.log",
+        "<results>/logs/base_pretrain/{model}.log",
     benchmark:
-        "<results>/benchmarks/base/{model}.tsv"
+        "<results>/benchmarks/base_pretrain/{model}.tsv"
     wildcard_constraints:
         model=models_from("pretrain"),
     conda:
@@ -81,7 +85,9 @@ rule base_hub:
     output:
         directory("<results>/models/{model}/base"),
     log:
-        "<results>/logs/base/{model}.log",
+        "<results>/logs/base_hub/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base_hub/{model}.tsv"
     wildcard_constraints:
         model=models_from("hub"),
     conda:
@@ -100,9 +106,9 @@ rule base_lit_gpt:
     output:
         directory("<results>/models/{model}/base"),
     log:
-        "<results>/logs/base/{model}.log",
+        "<results>/logs/base_lit_gpt/{model}.log",
     benchmark:
-        "<results>/benchmarks/base/{model}.tsv"
+        "<results>/benchmarks/base_lit_gpt/{model}.tsv"
     wildcard_constraints:
         model=models_from("lit_gpt"),
     conda:
@@ -122,9 +128,9 @@ rule base_llada:
     output:
         directory("<results>/models/{model}/base"),
     log:
-        "<results>/logs/base/{model}.log",
+        "<results>/logs/base_llada/{model}.log",
     benchmark:
-        "<results>/benchmarks/base/{model}.tsv"
+        "<results>/benchmarks/base_llada/{model}.tsv"
     wildcard_constraints:
         model=models_from("llada"),
     conda:
@@ -137,6 +143,10 @@ rule base_llada:
 
 
 use rule base_llada as base_dream with:
+    log:
+        "<results>/logs/base_dream/{model}.log",
+    benchmark:
+        "<results>/benchmarks/base_dream/{model}.tsv"
     wildcard_constraints:
         model=models_from("dream"),
     params:
@@ -160,6 +170,8 @@ rule room:
         "<results>/models/{model}/longest_row.json",
     log:
         "<results>/logs/room/{model}.log",
+    benchmark:
+        "<results>/benchmarks/room/{model}.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -178,6 +190,8 @@ rule untrained:
         directory("<results>/models/{model}/seed_{seed}"),
     log:
         "<results>/logs/untrained/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/untrained/{model}/seed_{seed}.tsv"
     wildcard_constraints:
         seed=r"\d+" if UNTRAINED else "(?!)",
     localrule: True

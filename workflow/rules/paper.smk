@@ -3,15 +3,31 @@
 PAPER = config["paper"]
 POST = f"{PAPER['date']}-{PAPER['slug']}"
 
-EVIDENCE = {
-    "tables": expand(
-        "<results>/tables/{table}.csv",
-        table=[
-            *("step_scaling", "recall_differences", "likelihood", "objectives", "probe"),
-            *("causal_trace", "traced_facts", "trace_maps", "time"),
-            *("keyvalue", "symmetry", "edits", "rewriting", "gradients"),
-        ],
+# The jobs of a run, as their logs and benchmark files are called; those that make the post come after the table.
+MEASURED = [
+    *expand("prepare/{table}", table=["facts", "train", *ALL_SPLITS]),
+    *(["prepare/train_mentions"] if "mentions" in READ else []),
+    *(["read_backwards"] if "reversed" in READ else []),
+    *(f"base_{model['base']}/{name}" for name, model in config["models"].items()),
+    *expand("{stage}/{model}", stage=["room"] if KNOWN else ["room", "probe"], model=FAMILIES),
+    *expand(
+        "{stage}/{trained}",
+        stage=["untrained" if UNTRAINED else "finetune", "complete", "compare_likelihoods", "trace", "peaks", "edit"],
+        trained=TRAINED,
     ),
+    *expand("keyvalue/{staged}", staged=STAGED),
+    *expand("rewrite/{staged}", staged=REWRITTEN_MODELS),
+    *("score", "likelihood", "aggregate", "symmetry", "edits_table", "sharing"),
+    *([] if KNOWN else ["objectives_table", "probe_table", "explorer"]),
+    *expand("figures/{figure}", figure=FIGURES),
+]
+TABLES = [
+    *("step_scaling", "recall_differences", "likelihood", "objectives", "probe"),
+    *("causal_trace", "traced_facts", "trace_maps", "time"),
+    *("keyvalue", "symmetry", "edits", "rewriting", "gradients", "costs"),
+]
+EVIDENCE = {
+    "tables": expand("<results>/tables/{table}.csv", table=TABLES),
     "models": expand("<results>/models/{first}", first=FIRST),
     "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
 }
@@ -22,6 +38,7 @@ SHOWN = {
     "numbers": "<results>/paper/numbers.json",
     "template": shipped("paper/post.md.j2"),
     "sentences": shipped("paper/sentences.j2"),
+    "questions": shipped("paper/questions.j2"),
     "beside": shipped("paper/kept.md.j2"),
     "bibliography": shipped("paper/references.bib"),
     # Not read: what the footers tell the age and the maker of.
@@ -30,6 +47,29 @@ SHOWN = {
     "models": EVIDENCE["models"],
     "data": EVIDENCE["data"],
 }
+
+
+rule costs:
+    """Time, memory and an estimate of energy, of every job but the few that write the post from this table."""
+    input:
+        # Not read, but the last that the measured jobs make. Their logs and benchmark files are no inputs: who deletes
+        # those should not have to train again.
+        figures=expand("<results>/figures/{figure}.svg", figure=FIGURES),
+        others=[] if KNOWN else ["<results>/tables/objectives.csv", "<results>/paper/explorer.json"],
+        code=library("costs"),
+    output:
+        "<results>/tables/costs.csv",
+    log:
+        "<results>/logs/costs.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        jobs=MEASURED,
+        models=list(FAMILIES),
+        energy=config["energy"],
+    script:
+        "../scripts/costs.py"
 
 
 rule numbers:
@@ -46,7 +86,7 @@ rule numbers:
     output:
         "<results>/paper/numbers.json",
     log:
-        "<results>/logs/paper/numbers.log",
+        "<results>/logs/numbers.log",
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -67,7 +107,9 @@ rule explorer:
     output:
         "<results>/paper/explorer.json",
     log:
-        "<results>/logs/paper/explorer.log",
+        "<results>/logs/explorer.log",
+    benchmark:
+        "<results>/benchmarks/explorer.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -87,9 +129,10 @@ rule post:
     output:
         post=f"<results>/paper/{POST}.md",
         images=directory(f"<results>/paper/assets/img/{PAPER['slug']}"),
+        tables=directory(f"<results>/paper/assets/csv/{PAPER['slug']}"),
         bibliography=f"<results>/paper/assets/bibliography/{POST}.bib",
     log:
-        "<results>/logs/paper/post.log",
+        "<results>/logs/post.log",
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -111,14 +154,44 @@ rule page:
         tool=shipped("paper/explorer.html"),
         code=library("render"),
     output:
-        report("<results>/paper/index.html", category="Paper", caption="../../paper/report/page.rst"),
+        report(
+            "<results>/paper/index.html",
+            category="00 The post",
+            caption="../../paper/report/page.rst",
+            labels={"page": "the post, with the explorer"},
+        ),
     log:
-        "<results>/logs/paper/page.log",
+        "<results>/logs/page.log",
     localrule: True
     conda:
         "../../envs/reversal.yaml"
     params:
         config=config,
         makers=makers,
+    script:
+        "../scripts/render.py"
+
+
+rule sortable:
+    """The tables as pages whose columns sort, for Snakemake's report."""
+    input:
+        tables=EVIDENCE["tables"],
+        template=shipped("paper/sortable.html.j2"),
+        code=library("render"),
+    output:
+        [
+            report(
+                f"<results>/paper/tables/{table}.html",
+                category=f"{len(SECTIONS) + 1:02} Tables",
+                caption="../../paper/report/table.rst",
+                labels={"table": table.replace("_", " ")},
+            )
+            for table in TABLES
+        ],
+    log:
+        "<results>/logs/sortable.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
     script:
         "../scripts/render.py"

@@ -7,6 +7,15 @@ KEPT_RUNS = config["paper"]["kept"]
 TAUGHT_RUNS = config["paper"]["taught"]
 
 
+# The headings of the post, in its order, under which the report has the figures.
+OF_THE_TAUGHT = ("The finding", "The reversal curse", "Dataset", "Fine-tuning", "Step scaling", "What lifts the curse")
+SECTIONS = [
+    *("The finding", "The reversal curse", "Dataset", "Tracing through denoising steps", "Fine-tuning", "Step scaling"),
+    *("What lifts the curse", "Causal pathways", "Symmetry of keys and values", "Editing one direction"),
+    *("One memory or two", "Other runs"),
+]
+
+
 class Figure(NamedTuple):
     """What a figure is called in the report and under which heading, what draws it, and from what."""
 
@@ -28,7 +37,7 @@ def of_kept(run, title, module, like, file):
     told = json.loads((ROOT / f"paper/reference/{run}/numbers.json").read_text(encoding="utf-8"))["study"]
     return Figure(
         title=f"{run}: {title}",
-        category="Kept runs",
+        category="Other runs",
         drawn_by=module,
         sources={
             "table": shipped(f"paper/reference/{run}/{file}.csv"),
@@ -59,19 +68,20 @@ SHARING = {"tables": expand("<results>/tables/{name}.csv", name=["rewriting", "g
 TRACES = {"traces": expand("<results>/traces/{trained}", trained=FIRST)}
 SEVERAL = {"models": FAMILIES, "trained": TRAINED}
 FIGURES = {
-    "reversal_curse": Figure("The reversal curse", "Recall", "curse", ANSWERS, SEVERAL),
-    "probe": of_table("What comes first to mind", "Recall", "recall", "probe"),
-    "dataset": Figure("The dataset", "Data", "data", PEOPLE, {}),
-    "training_curves": Figure("Training", "Recall", "recall", HISTORIES, SEVERAL),
-    "step_scaling": Figure("Recall against denoising steps", "Recall", "recall", RECALL_BY_STEPS),
-    "trace_facts": Figure("One fact traced", "Causal tracing", "tracing", TRACES),
-    "trace_average": of_table("Average effects", "Causal tracing", "tracing", "causal_trace"),
-    "trace_sides": of_table("What suffices and what is needed", "Causal tracing", "tracing", "causal_trace"),
-    "trace_windows": of_table("Several layers together", "Causal tracing", "tracing", "causal_trace"),
-    "symmetry_layers": of_table("Symmetry by layer", "Symmetry", "symmetry", "symmetry"),
-    "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry", "symmetry", "symmetry_retrieval"),
+    "finding": of_table("The finding", "The finding", "recall", "step_scaling"),
+    "reversal_curse": Figure("The reversal curse", "The reversal curse", "curse", ANSWERS, SEVERAL),
+    "probe": of_table("What comes first to mind", "Dataset", "recall", "probe"),
+    "dataset": Figure("The dataset", "Dataset", "data", PEOPLE, {}),
+    "training_curves": Figure("Training", "Fine-tuning", "recall", HISTORIES, SEVERAL),
+    "step_scaling": Figure("Recall against denoising steps", "Step scaling", "recall", RECALL_BY_STEPS),
+    "trace_facts": Figure("One fact traced", "Causal pathways", "tracing", TRACES),
+    "trace_average": of_table("Average effects", "Causal pathways", "tracing", "causal_trace"),
+    "trace_sides": of_table("What suffices and what is needed", "Causal pathways", "tracing", "causal_trace"),
+    "trace_windows": of_table("Several layers together", "Causal pathways", "tracing", "causal_trace"),
+    "symmetry_layers": of_table("Symmetry by layer", "Symmetry of keys and values", "symmetry", "symmetry"),
+    "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry of keys and values", "symmetry", "symmetry_retrieval"),
     "one_memory": Figure("One memory or two", "One memory or two", "sharing", SHARING),
-    "edits": of_table("Rank-one edits", "Edits", "editing", "edits"),
+    "edits": of_table("Rank-one edits", "Editing one direction", "editing", "edits"),
 }
 if DIFFUSION:
     EXAMPLE = [f"{DIFFUSION[0]}/seed_{FIRST_SEED}"]
@@ -81,17 +91,17 @@ if DIFFUSION:
     }
     DRAWN_IN_ORDER = {"trained": EXAMPLE, "order": config["sampling"]["order"]}
     FIGURES |= {
-        "denoising_step": Figure("One step of denoising", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
-        "timeline": Figure("A generation step by step", "Denoising", "denoising", STEPS, DRAWN_IN_ORDER),
-        "trace_alike": of_table("Taught the one way and the other", "Causal tracing", "tracing", "causal_trace"),
-        "hand_over": of_table("From the subject to the answer's own tokens", "Causal tracing", "tracing", "time"),
-        "hidden_steps": of_table("When the subject is needed", "Causal tracing", "tracing", "time"),
+        "denoising_step": Figure("One step of denoising", "Tracing through denoising steps", "denoising", STEPS, DRAWN_IN_ORDER),
+        "timeline": Figure("A generation step by step", "Tracing through denoising steps", "denoising", STEPS, DRAWN_IN_ORDER),
+        "trace_alike": of_table("Taught the one way and the other", "Causal pathways", "tracing", "causal_trace"),
+        "hand_over": of_table("From the subject to the answer's own tokens", "Causal pathways", "tracing", "time"),
+        "hidden_steps": of_table("When the subject is needed", "Causal pathways", "tracing", "time"),
     }
 if KNOWN:
     FIGURES.pop("trace_alike", None)  # compares ways of teaching
     FIGURES = {
-        "known": Figure("What the bases know", "Recall", "known", KNOWLEDGE),
-        **{name: FIGURES[name] for name in FIGURES if FIGURES[name].category not in ("Recall", "Data")},
+        "known": Figure("What the bases know", "The finding", "known", KNOWLEDGE),
+        **{name: FIGURES[name] for name in FIGURES if FIGURES[name].category not in OF_THE_TAUGHT},
     }
 OF_KEPT = [
     ("recall", "recall", "step_scaling", "step_scaling"),
@@ -105,13 +115,13 @@ for run in KEPT_RUNS:
 for run in TAUGHT_RUNS:
     FIGURES[f"kept_{run}"] = Figure(
         title=f"{run}: what is taught, and what is recalled",
-        category="Kept runs",
+        category="What lifts the curse",
         drawn_by="objectives",
         sources={"table": shipped(f"paper/reference/{run}/objectives.csv")},
         like=run,
     )
 ASIDE = {
-    "ablations": of_table("Choices of the sampler", "Recall", "ablation", "ablations"),
-    "objectives": of_table("What is taught, and what is recalled", "Recall", "objectives", "objectives"),
-    "epochs": of_table("Recall against passes over the data", "Recall", "objectives", "objectives"),
+    "ablations": of_table("Choices of the sampler", "Step scaling", "ablation", "ablations"),
+    "objectives": of_table("What is taught, and what is recalled", "What lifts the curse", "objectives", "objectives"),
+    "epochs": of_table("Recall against passes over the data", "What lifts the curse", "objectives", "objectives"),
 }

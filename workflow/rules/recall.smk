@@ -39,6 +39,8 @@ rule score:
         differences="<results>/tables/recall_differences.csv",
     log:
         "<results>/logs/score.log",
+    benchmark:
+        "<results>/benchmarks/score.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -61,9 +63,9 @@ rule compare_likelihoods:
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",
     log:
-        "<results>/logs/likelihood/{model}/seed_{seed}.log",
+        "<results>/logs/compare_likelihoods/{model}/seed_{seed}.log",
     benchmark:
-        "<results>/benchmarks/likelihood/{model}/seed_{seed}.tsv"
+        "<results>/benchmarks/compare_likelihoods/{model}/seed_{seed}.tsv"
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
@@ -87,6 +89,8 @@ rule likelihood:
         "<results>/tables/likelihood.csv",
     log:
         "<results>/logs/likelihood.log",
+    benchmark:
+        "<results>/benchmarks/likelihood.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -105,7 +109,9 @@ rule objectives_table:
     output:
         "<results>/tables/objectives.csv",
     log:
-        "<results>/logs/objectives.log",
+        "<results>/logs/objectives_table.log",
+    benchmark:
+        "<results>/benchmarks/objectives_table.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -131,6 +137,8 @@ rule probe:
         "<results>/probe/{model}.csv",
     log:
         "<results>/logs/probe/{model}.log",
+    benchmark:
+        "<results>/benchmarks/probe/{model}.tsv"
     conda:
         "../../envs/reversal.yaml"
     resources:
@@ -158,7 +166,9 @@ rule probe_table:
     output:
         "<results>/tables/probe.csv",
     log:
-        "<results>/logs/probe.log",
+        "<results>/logs/probe_table.log",
+    benchmark:
+        "<results>/benchmarks/probe_table.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -199,7 +209,9 @@ rule ablations_table:
     output:
         "<results>/tables/ablations.csv",
     log:
-        "<results>/logs/ablations.log",
+        "<results>/logs/ablations_table.log",
+    benchmark:
+        "<results>/benchmarks/ablations_table.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"

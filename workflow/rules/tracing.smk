@@ -49,6 +49,8 @@ rule aggregate:
         facts="<results>/tables/traced_facts.csv",
     log:
         "<results>/logs/aggregate.log",
+    benchmark:
+        "<results>/benchmarks/aggregate.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -69,6 +71,8 @@ rule peaks:
         "<results>/peaks/{model}/seed_{seed}.json",
     log:
         "<results>/logs/peaks/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/peaks/{model}/seed_{seed}.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"

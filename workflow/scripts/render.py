@@ -1,4 +1,4 @@
-"""Write one part of the paper: its numbers, the explorer's data, the post, or the page."""
+"""Write one part of the paper: its numbers, the explorer's data, the post, the page, or tables for the report."""
 
 from pathlib import Path
 
@@ -17,3 +17,5 @@ with jobs.job(snakemake):
             write.post_files(given, output, root=root, **params)
         case "page":
             write.page_file(given, output[0], root=root, **params)
+        case "sortable":
+            write.sortable_files(given, output)

@@ -82,18 +82,22 @@ def job(snakemake):
     # Hugging Face libraries draw bars of their own around work of milliseconds.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     torch = sys.modules.get("torch")  # where the script imports it
+    gpus, began = getattr(snakemake, "resources", {}).get("gpu", 0), time.monotonic()
     if torch:
         torch.set_num_threads(snakemake.threads)
-        _choose_gpus(getattr(snakemake, "resources", {}).get("gpu", 0), torch.cuda.device_count())
+        _choose_gpus(gpus, torch.cuda.device_count())
     if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()
     try:
         files.verify(snakemake.input, tell=lambda line: (running.say(line), print(line, file=sys.stderr)))
         yield running
         files.record(snakemake.output)
+        # Snakemake looks at a job every half minute only.
         running.say(f"memory: at most {_peak_memory() / 2**30:.1f} GiB")
+        running.say(f"CPU time: {sum(os.times()[:4]):.1f} s")
         if torch and torch.cuda.is_initialized():
             running.say(f"GPU memory: at most {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB")
+            running.say(f"GPU time: at most {max(gpus, 1) * (time.monotonic() - began):.1f} s")
     except UserError as error:
         _end(running, error)
     except Exception as error:

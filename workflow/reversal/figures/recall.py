@@ -1,5 +1,7 @@
 """What the models recall: the probe, training, and accuracy against denoising steps."""
 
+import itertools
+
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
@@ -13,6 +15,7 @@ from .style import (
     BLUE,
     FAINT,
     INK,
+    LARGE,
     NORMAL,
     PALE,
     POINTS,
@@ -171,12 +174,49 @@ def step_scaling(scaling, *, models, published=None):
     return Drawing(figure, {"recalled": "; ".join(_recalled(scaling, styles))})
 
 
+@styled
+def finding(scaling, *, models):
+    """Recall in reverse and as taught, in bars: the first model of each family, with the most steps if it takes any."""
+    scaling = scaling[scaling.split.isin(RECALL_SPLITS)]
+    shown = [first_of(models, family) for family in FAMILIES]
+    styles = {name: look for name, look in looks(models).items() if name in shown}
+    if scaling.empty:
+        return nothing("There is no recall to show.")
+    figure = blank(54 + 50 * len(styles))
+    # A phone shows the left one alone.
+    panels = dict(zip(("reverse", "same"), figure.subplots(1, 2, sharex=True, sharey=True), strict=True))
+    rows = [(name, asks) for name in styles for asks in ("name", "description")]
+    says = {}
+    for (way, axes), (place, (name, asks)) in itertools.product(panels.items(), enumerate(rows)):
+        split = next(one for one in RECALL_SPLITS if (SPLITS[one].trained, SPLITS[one].asks) == (way, asks))
+        own = _last(scaling[scaling.model == name])
+        own = own[own.split == split]
+        share, y = own.accuracy.mean(), -place - 0.4 * (place // 2)
+        axes.barh(y, 100 * share, 0.8, color=styles[name].color, alpha=1.0 if asks == "name" else 0.6)
+        axes.hlines(y, 100 * own.ci_low.min(), 100 * own.ci_high.max(), color=INK, linewidth=1.2)
+        axes.text(max(100 * share, 100 * own.ci_high.max()) + 3, y, percent(share), va="center", fontsize=LARGE)
+        says.setdefault(way, []).append(f"{FAMILIES[models[name]].name} {percent(share)} of the {asks}s")
+    for way, axes in panels.items():
+        axes.set_title({"same": "Asked as taught", "reverse": "Asked in reverse"}[way], fontsize=LARGE)
+        axes.set(xlim=(0, 118), xticks=[0, 50, 100], xlabel="answers right, %")
+        axes.tick_params(axis="y", length=0)
+    panels["reverse"].set_yticks(
+        [-place - 0.4 * (place // 2) for place in range(len(rows))],
+        [f"{FAMILIES[models[name]].name}: {asks}s" for name, asks in rows],
+    )
+    return Drawing(figure, {way: ", ".join(said) for way, said in says.items()})
+
+
+def _last(rows):
+    """Of a model's rows those with the most denoising steps; all where it takes none."""
+    return rows[rows.steps == rows.steps.max()] if rows.steps.notna().any() else rows
+
+
 def _recalled(scaling, styles):
     """In words, for each model: how much it recalls in each test, with the most steps where it takes any."""
     for name, look in styles.items():
         rows = scaling[scaling.model == name]
-        stepwise = rows.steps.notna().any()
-        last = rows[rows.steps == rows.steps.max()] if stepwise else rows
+        stepwise, last = rows.steps.notna().any(), _last(rows)
         shares = ", ".join(percent(last[last.split == split].accuracy.mean()) for split in RECALL_SPLITS)
         yield f"{look.label}{f' with {rows.steps.max():.0f} steps' if stepwise else ''} {shares}"
 

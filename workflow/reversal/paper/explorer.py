@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 
 import numpy as np
 
@@ -12,19 +13,20 @@ from ..tracing.effects import total
 from ..tracing.vocabulary import CORRUPTIONS, KINDS
 from . import sources
 
-MOST_BYTES = 3_000_000
+# What is hidden while an answer appears, and how: {(hidden, kind): what the page calls it}.
+RESTS = {("subject", ""): "subject", ("revealed", "swap"): "revealed", ("both", "swap"): "both"}
 QUESTIONS = {
     "same": "{asks}, asked as taught",
     "reverse": "{asks}, asked in reverse",
 }
 
 
-def build(families, people, completions, traces, *, steps, most_facts, most_bytes=MOST_BYTES):
-    """What the explorer shows, as a dict of at most `most_bytes` in JSON.
+def build(families, people, completions, traces, times, *, steps, most_facts):
+    """What the explorer shows, as a dict for JSON.
 
-    `families` has each model's, `people` the names of facts, `completions` the rows of each model, and `traces` lists
-    of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`. Each model and split has up to
-    `most_facts` people, traced ones first; fewer, where that many would not fit.
+    `families` has each model's, `people` the names of facts, `completions` the rows of each model; `traces` are lists
+    of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`, and `times` tables of when their
+    subjects are needed. Each model and split has up to `most_facts` people, traced ones first.
     """
     labels = sources.labels(families)
     asked = {
@@ -32,23 +34,35 @@ def build(families, people, completions, traces, *, steps, most_facts, most_byte
         for name, split in SPLITS.items()
         if split.trained in QUESTIONS
     }
-    for most in range(most_facts, 0, -1):
-        cases = []
-        for (model, answers), split in itertools.product(completions.items(), asked):
-            own = [answer for answer in answers if answer["split"] == split]
-            chosen = choose(own, traces.get((model, split), []), steps=steps, most=most)
-            cases += [{"model": model, "name": people[case["fact"]], **case} for case in chosen]
-        made = {
-            "models": [{"name": name, "label": f"{labels[name]} ({family})"} for name, family in families.items()],
-            "splits": asked,
-            "kinds": {name: kind.many for name, kind in KINDS.items()},
-            "corruptions": CORRUPTIONS,
-            "traced": any("trace" in case for case in cases),
-            "cases": cases,
-        }
-        if len(dump(made).encode()) <= most_bytes:
+    cases = []
+    for (model, answers), split in itertools.product(completions.items(), asked):
+        own = [answer for answer in answers if answer["split"] == split]
+        chosen = choose(own, traces.get((model, split), []), steps=steps, most=most_facts)
+        found = dict(iter(times[model, split].groupby("fact"))) if (model, split) in times else {}
+        for case in chosen:
+            needed = {"time": course(found[case["fact"]])} if "trace" in case and case["fact"] in found else {}
+            cases.append({"model": model, "name": people[case["fact"]], **case, **needed})
+    return {
+        "models": [{"name": name, "label": f"{labels[name]} ({family})"} for name, family in families.items()],
+        "splits": asked,
+        "kinds": {name: kind.many for name, kind in KINDS.items()},
+        "corruptions": CORRUPTIONS,
+        "traced": any("trace" in case for case in cases),
+        "cases": cases,
+    }
+
+
+def within(made, most_bytes):
+    """The same with fewer people for each model and split, one at least: as many as fit into `most_bytes`."""
+    ranks, seen = [], Counter()
+    for case in made["cases"]:
+        ranks.append(seen[case["model"], case["split"]])
+        seen[case["model"], case["split"]] += 1
+    for most in range(max(seen.values(), default=1), 0, -1):
+        fewer = made | {"cases": [case for case, rank in zip(made["cases"], ranks, strict=True) if rank < most]}
+        if len(embedded(fewer).encode()) <= most_bytes:
             break
-    return made
+    return fewer
 
 
 def choose(answers, traces, *, steps, most):
@@ -86,13 +100,23 @@ def _case(answer, trace):
 
 
 def compact(trace):
-    """A trace as the page needs it: effects in hundredths of a nat, as whole numbers; of each kind, its first steps."""
-    effects, cost = {}, {}
+    """A trace as the page needs it: hundredths of a nat, as whole numbers.
+
+    Effects are of each kind's first steps; what is lost without a site alone (`needed`) of the first.
+    """
+    effects, cost, needed = {}, {}, {}
     for corruption, kinds in trace.kinds.items():
         each = [trace.effects(corruption, kind) for kind in kinds]  # (steps, positions, layers)
         effects[corruption] = [_hundredths(values).reshape(len(values), -1).tolist() for values in each]
         cost[corruption] = _hundredths(total(trace, corruption)).tolist()
         layers = each[0].shape[-1]
+        lost = {kind: trace.runs(corruption, kind, reading="necessary") for kind in kinds}
+        clean = trace.arrays["log_probability.clean"][0]
+        needed[corruption] = {
+            kind: _hundredths(clean - changed[0].astype(float)).ravel().tolist()
+            for kind, changed in lost.items()
+            if changed is not None
+        }
     return {
         "tokens": trace.about["tokens"][: len(trace.roles[0])],
         "subject": trace.about["subject"],
@@ -103,7 +127,29 @@ def compact(trace):
         "layers": layers,
         "effects": effects,
         "total": cost,
+        "needed": needed,
     }
+
+
+def course(found):
+    """When one fact's subject is needed, from its rows of the table of time.
+
+    By what is hidden, [tokens of the answer revealed, hundredths of a nat lost of those to come]; and, hidden from or
+    until a step, [step, whether the finished answer is right].
+    """
+    rests = found[found.reading == "rests"].fillna({"kind": ""})
+    lost = {name: [] for name in RESTS.values()}
+    for revealed, rows in rests.groupby("revealed"):
+        steps = sorted(set(rows.step))
+        values = rows[rows.step == steps[len(steps) // 2]].set_index(["hidden", "kind"]).value
+        for key, name in RESTS.items():
+            if key in values.index:
+                lost[name].append([int(revealed), int(_hundredths(values["neither", ""] - values[key]))])
+    whole = found[(found.reading == "recalled") & (found.kind == "subject")]
+    recalled = {
+        hidden: rows[["step", "value"]].astype(int).to_numpy().tolist() for hidden, rows in whole.groupby("hidden")
+    }
+    return {"rests": lost, "recalled": recalled}
 
 
 def _hundredths(nats):

@@ -13,6 +13,7 @@ from ..data.facts import RECALL_SPLITS, SPLITS
 from ..figures.read import begins
 from ..memory.vocabulary import DONOR, RIDGE
 from . import numbers_memory, numbers_objectives, numbers_tracing
+from .costs import PEAKS, SUMS
 from .findings import finding, judged, over_seeds
 
 
@@ -292,6 +293,16 @@ def published(sources):
     return {"recall": recalled, "kept": sources.kept}
 
 
+def costs(sources):
+    """What the jobs cost, by rule and together."""
+    table, energy = sources.tables["costs"], sources.config["energy"]
+    peaks = table[PEAKS].max()
+    by_rule = table.groupby("rule", sort=False)
+    rules = by_rule[[*SUMS, "watt_hours"]].sum().join(by_rule[PEAKS].max()).reset_index()
+    total = table[[*SUMS, "watt_hours"]].sum()
+    return {"rules": rules.to_dict("records"), "total": {**total, **peaks}, **energy}
+
+
 SECTIONS = {
     "study": study,
     "networks": networks,
@@ -307,6 +318,7 @@ SECTIONS = {
     "edits": numbers_memory.edits,
     "settings": settings,
     "rewriting": numbers_memory.rewriting,
+    "costs": costs,
     "published": published,
 }
 FILES = {
@@ -339,6 +351,7 @@ FILES = {
     "edits": ["tables/edits.csv"],
     "rewriting": ["tables/rewriting.csv", "tables/gradients.csv"],
     "settings": ["config.yaml", "tables/keyvalue.csv"],
+    "costs": ["tables/costs.csv", "config.yaml"],
     "published.recall": ["paper/table3.csv"],
     "published.kept": ["paper/reference"],
 }

@@ -19,8 +19,15 @@ def policy(script):
     )
 
 
+MOST_BYTES = 3_000_000
+DATA = "<!-- the data of the explorer -->"  # where they go, once the size of all else is known
+
+
 def page(template, body, *, material, labels, data, style, script):
-    """The HTML of the page from its body in Markdown; `style` and `script` are the texts of its style and script."""
+    """The HTML of the page from its body in Markdown; `style` and `script` are the texts of its style and script.
+
+    The explorer shows as many people of its `data` as leave the page within `MOST_BYTES`.
+    """
     reader = markdown.parser(markdown.mathml)
     tokens = reader.parse(body)
     for token, _, name in markdown.headings(tokens):
@@ -35,7 +42,7 @@ def page(template, body, *, material, labels, data, style, script):
     )
     environment.filters["slug"] = markdown.slug
     day = date.fromisoformat(material.paper["date"])
-    return environment.get_template(Path(template).name).render(
+    text = environment.get_template(Path(template).name).render(
         paper=material.paper,
         day=f"{day.day} {day:%B %Y}",
         origin=material.origin,
@@ -43,7 +50,9 @@ def page(template, body, *, material, labels, data, style, script):
         contents=[*markdown.contents(tokens), ("References", [])],
         body=Markup(reader.renderer.render(tokens, reader.options, {})),
         references=bibliography.references(labels.cited, material.entries),
-        data=Markup(explorer.embedded(data)),
         style=Markup(style),
         script=Markup(script),
     )
+    before, after = text.split(DATA)
+    room = MOST_BYTES - len(text.encode())
+    return before + explorer.embedded(explorer.within(data, room)) + after

@@ -71,6 +71,17 @@ def spelt(value):
     return Markup(WORDS[value]) if 0 <= value < len(WORDS) else count(value)
 
 
+def duration(seconds):
+    """A time roughly: `50 s`, `14 minutes`, `3.2 hours`."""
+    if not known(seconds):
+        return Markup(UNKNOWN)
+    for size, name in ((7200, "hours"), (120, "minutes")):
+        if seconds >= size:
+            value = seconds / (3600 if name == "hours" else 60)
+            return number(value, 1 if value < 10 else 0) + f" {name}"
+    return number(seconds, 1 if seconds < 10 else 0) + " s"
+
+
 def percent(share, digits=0):
     """A share between 0 and 1 in percent; what is not quite none or all never looks so."""
     if not known(share):
@@ -174,4 +185,4 @@ def _beside(shown, ends):
 
 
 _NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
-FILTERS = {function.__name__: function for function in (*_NUMBERS, rounded, signed, spelt, code, listed, share, at_most)}
+FILTERS = {function.__name__: function for function in (*_NUMBERS, duration, rounded, signed, spelt, code, listed, share, at_most)}

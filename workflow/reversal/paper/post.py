@@ -20,6 +20,8 @@ from . import bibliography, markdown, phrases, tables, verdicts
 
 # The words that templates share with the library.
 WORDS = {"CORRUPTIONS": CORRUPTIONS, "FAMILIES": FAMILIES, "GROUPS": GROUPS, "KINDS": KINDS}
+DIGITS = 12  # of a hash that are shown
+ASSETS = {"figures": "img", "tables": "csv"}  # folders of an al-folio site
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
 .table-block figcaption { margin-bottom: 0.5rem; }
@@ -73,6 +75,7 @@ class Labels:
     figures: list = field(default_factory=list)
     tables: list = field(default_factory=list)
     cited: list = field(default_factory=list)
+    evidence: list = field(default_factory=list)  # names of files that a claim rests on
 
 
 class AlFolio:
@@ -81,14 +84,19 @@ class AlFolio:
     name = "al-folio"
 
     def __init__(self, paper):
-        self.folder = f"/assets/img/{paper['slug']}"
+        self.slug = paper["slug"]
         self.reader = markdown.parser(markdown.mathjax)
 
     def cite(self, keys, labels):
         return f'<d-cite key="{",".join(keys)}"></d-cite>'
 
     def source(self, name, file):
-        return "{{ '" + f"{self.folder}/{name}.svg" + "' | relative_url }}"
+        return self.link(f"figures/{name}.svg")
+
+    def link(self, name):
+        """Where a file of the results is on the site: figures and the tables that claims rest on are its assets."""
+        kind, file = name.split("/")
+        return "{{ '" + f"/assets/{ASSETS[kind]}/{self.slug}/{file}" + "' | relative_url }}"
 
     def picture(self, image):
         return image
@@ -109,6 +117,10 @@ class Page:
 
     def source(self, name, file):
         return "data:image/svg+xml;base64," + base64.b64encode(Path(file).read_bytes()).decode()
+
+    def link(self, name):
+        """Where a file of the results is, from the page's own place among them."""
+        return f"../{name}"
 
     def picture(self, image):
         # On a phone a figure scrolls within its frame; keys scroll what has the focus.
@@ -155,7 +167,34 @@ class Writer:
         """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
         numbers = self.material.numbers
         table = tables.TABLES[name](run | {"published": numbers["published"]} if run else numbers)
-        name = self.label(name, run)
+        made = self._made(*table.sources) if run is None else self._kept(run)
+        return self._table(self.label(name, run), tables.html(table), made, caller)
+
+    def questions(self, asked, *, caller):
+        """The table of questions, answers and evidence; a claim that rests on what is not there stops the post."""
+        body = []
+        for one in asked:
+            if one["answer"]:
+                answer = Markup(self.medium.reader.renderInline(str(one["answer"])))
+                carries = [self._evidence(one["name"], f"figures/{name}.svg", name) for name in one["figures"]]
+                carries += [self._evidence(one["name"], f"tables/{name}.csv") for name in one["tables"]]
+                name = Markup(f"<strong>{phrases.text(one['name'])}.</strong> {phrases.text(one['asks'])}")
+                body.append([name, answer, Markup("<br>").join(carries)])
+        head = [[tables.Cell(name) for name in ("Question", "Answer", "Evidence")]]
+        return self._table("questions", tables.html(tables.Table(head, body, ()), "questions"), None, caller)
+
+    def _evidence(self, claim, file, figure=None):
+        origin = self.material.origin
+        if file not in origin.hashes:
+            raise UserError(f"{claim}: the answer rests on {file}, which this study does not make")
+        self.labels.evidence.append(file)
+        shown = f"Figure {self._number('figure', figure)}" if figure else ""
+        seen = f'<a href="#figure-{markdown.slug(figure)}">{shown}</a>: ' if figure else ""
+        link = f'<a href="{self.medium.link(file)}">{phrases.attribute(file)}</a>'
+        about = phrases.attribute(f"rule {origin.makers[file][0]}, {origin.hashes[file][:DIGITS]}")
+        return Markup(f"{seen}{link} <small>{about}</small>")
+
+    def _table(self, name, table, made, caller):
         if name in self.labels.tables:
             raise UserError(f"table {name} is used twice")
         self.labels.tables.append(name)
@@ -163,8 +202,8 @@ class Writer:
         return self._block(
             f'<figure class="table-block" id="table-{markdown.slug(name)}">',
             f"<figcaption><strong>Table {self._number('table', name)}.</strong> {self._caption(caller)}</figcaption>",
-            f'<div class="table-scroll" tabindex="0">\n{tables.html(table)}\n</div>',
-            self._made(*table.sources) if run is None else self._kept(run),
+            f'<div class="table-scroll" tabindex="0">\n{table}\n</div>',
+            made,
             "</figure>",
         )
 
@@ -218,7 +257,7 @@ def write(template, medium, material, bibliography_file):
 def _render(template, writer):
     path = Path(template)
     templates = environment(path.parent)
-    functions = {name: getattr(writer, name) for name in ("cite", "see", "figure", "table", "produced")}
+    functions = {name: getattr(writer, name) for name in ("cite", "see", "figure", "table", "questions", "produced")}
 
     def tell(run):
         # Nothing but the run's own numbers: what it lacks is a mistake, not the study's.
@@ -227,6 +266,7 @@ def _render(template, writer):
 
     context = writer.material.numbers | functions
     context |= {"paper": writer.material.paper, "medium": writer.medium.name, "tell": tell}
+    context["commit"] = writer.material.origin.commit
     try:
         return templates.get_template(path.name).render(context), writer.labels
     except TemplateSyntaxError as error:

@@ -17,6 +17,7 @@ class Origin(NamedTuple):
     commit: str
     makers: dict  # {file: (rule, script)}, files as the template names them
     times: dict  # {file: datetime}
+    hashes: dict  # {file: SHA-256} of tables and figures
 
     def of(self, *files):
         """One line about what was made from `files`."""

@@ -29,9 +29,10 @@ class Table(NamedTuple):
     sources: tuple  # files it is made from, as the provenance names them
 
 
-def html(table):
-    """A table as HTML without blank lines, which would end a block of HTML within Markdown."""
-    lines = ['<table class="wide">' if len(table.body[0]) > 3 else "<table>", "<thead>"]
+def html(table, kind=None):
+    """A table as HTML without blank lines, which would end a block of HTML within Markdown; `kind` is for its style."""
+    kind = kind or ("wide" if len(table.body[0]) > 3 else None)
+    lines = [f'<table class="{kind}">' if kind else "<table>", "<thead>"]
     for row in table.head:
         cells = (
             f'<th scope="col"{_span("colspan", cell.columns)}{_span("rowspan", cell.rows)}>'
@@ -333,6 +334,26 @@ def settings(numbers):
     return Table([[Cell("Setting"), Cell("Value")]], body, ("config.yaml", "tables/keyvalue.csv"))
 
 
+def costs(numbers):
+    """What each rule cost, the dearest first, and all together."""
+    found = numbers["costs"]
+    gpu = bool(found["total"]["gpu_seconds"])
+    head = _head("Rule", "Jobs", "Time", "CPU time", *(["GPU time", "GPU memory"] if gpu else []), "Memory", "Energy")
+    body = []
+    for row in [found["total"] | {"rule": "all"}, *sorted(found["rules"], key=lambda row: -row["cpu_seconds"])]:
+        used = row["gpu_seconds"] > 0
+        own = [phrases.duration(row["gpu_seconds"]), _gibibytes(row["gpu_gib"])] if used else ["–", "–"]
+        times = [phrases.duration(row[name]) for name in ("seconds", "cpu_seconds")]
+        shown = [*times, *(own if gpu else []), _gibibytes(row["memory_gib"])]
+        energy = phrases.number(row["watt_hours"], 1 if row["watt_hours"] < 100 else 0) + " Wh"
+        body.append([row["rule"], int(row["jobs"]), *shown, energy])
+    return Table(head, body, ("tables/costs.csv",))
+
+
+def _gibibytes(value):
+    return phrases.number(value, 1) + (" GiB" if phrases.known(value) else "")
+
+
 TABLES = {
     "models": models,
     "control": control,
@@ -346,4 +367,5 @@ TABLES = {
     "edits": edits,
     "settings": settings,
     "rewriting": rewriting,
+    "costs": costs,
 }

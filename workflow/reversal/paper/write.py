@@ -4,9 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-from ..common.files import atomic
+from ..common.files import atomic, sha256
 from ..tracing import files as trace_files
-from . import bibliography, explorer, numbers, page, post, provenance, sources
+from . import bibliography, explorer, numbers, page, post, provenance, sortable, sources
 
 
 def numbers_file(given, output, *, config, trained):
@@ -29,15 +29,16 @@ def numbers_file(given, output, *, config, trained):
 
 def explorer_file(given, output, *, models, steps, most_facts):
     """Choose what the explorer shows; `models` has each model's family, `given.traces` are folders of splits."""
-    traces = {}
-    for folder in map(Path, given.traces):
-        for split in folder.iterdir():
-            traces[folder.parent.name, split.name] = trace_files.read(split)
+    folders = {
+        (Path(trained).parent.name, split.name): split for trained in given.traces for split in Path(trained).iterdir()
+    }
+    traced = {key: folder for key, folder in folders.items() if (folder / trace_files.TIME).is_file()}
     made = explorer.build(
         models,
         {fact["id"]: fact["name"] for fact in sources.lines(given.facts)},
         {Path(path).parent.name: sources.lines(path) for path in given.completions},
-        traces,
+        {key: trace_files.read(folder) for key, folder in traced.items()},
+        {key: trace_files.read_time(folder) for key, folder in traced.items()},
         steps=steps,
         most_facts=most_facts,
     )
@@ -45,13 +46,14 @@ def explorer_file(given, output, *, models, steps, most_facts):
 
 
 def post_files(given, output, *, config, makers, root):
-    """The Markdown of the post with its images and its bibliography."""
+    """The Markdown of the post with its images, the tables that its claims rest on, and its bibliography."""
     material = _material(given, config, makers, root)
-    body, _ = post.write(given.template, post.AlFolio(material.paper), material, given.bibliography)
-    images = Path(output.images)
-    images.mkdir(parents=True, exist_ok=True)
-    for file in given.figures:
-        shutil.copyfile(file, images / Path(file).name)
+    body, labels = post.write(given.template, post.AlFolio(material.paper), material, given.bibliography)
+    evidence = [file for file in given.tables if f"tables/{Path(file).name}" in labels.evidence]
+    for files, folder in ((given.figures, Path(output.images)), (evidence, Path(output.tables))):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copyfile(file, folder / Path(file).name)
     shutil.copyfile(given.bibliography, output.bibliography)
     _write(post.al_folio(body, material.paper), output.post)
 
@@ -70,6 +72,12 @@ def page_file(given, output, *, config, makers, root):
         script=Path(given.script).read_text(encoding="utf-8"),
     )
     _write(made, output)
+
+
+def sortable_files(given, output):
+    """A page for each table of the report."""
+    for table, made in zip(given.tables, output, strict=True):
+        _write(sortable.page(given.template, table), made)
 
 
 def _material(given, config, makers, root):
@@ -99,6 +107,7 @@ def _origin(given, config, makers, root):
         commit=provenance.commit(root),
         makers={name: tuple(makers[path]) for name, path in files.items()},
         times={name: provenance.made(path) for name, path in files.items()},
+        hashes={name: sha256(path) for name, path in files.items() if name.startswith(("tables/", "figures/"))},
     )
 
 
