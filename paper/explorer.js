@@ -176,7 +176,7 @@
       return;
     }
     const cells = (needed ? trace.needed[corruption.value][kind.value] : traced[which])
-      .map((effect) => shares ? 100 * effect / total : effect);
+      .map((effect) => shares && effect !== null ? 100 * effect / total : effect);
     const amount = (effect) => shares ? Math.round(effect) + "%" : (effect / 100).toFixed(2) + " nats";
     const layers = trace.layers;
     const most = Math.max(shares ? 100 : 1, ...cells.map(Math.abs));
@@ -204,6 +204,7 @@
       svg.append(name);
       for (let layer = 0; layer < layers; layer++) {
         const effect = cells[place * layers + layer];
+        if (effect === null) continue;
         const where = ofSubject ? "subject" : "elsewhere";
         if (!whole && (!best[where] || effect > best[where].effect)) best[where] = { effect, token, role, layer };
         const box = { x: label + layer * wide, y, width: wide - 1, height: high - 1 };

@@ -160,8 +160,12 @@ def test_the_explorer_tells_nats_shares_and_what_is_needed(browser, page):
     found = {}
     for reading in options(browser, "reading"):
         choose(browser, "reading", reading)
-        found[reading] = [float(text.split(": ")[1].split()[0].rstrip("%")) for text in browser.execute_script(cells, part("trace"))]
-    (cost,) = re.findall(r"costs what is still to come of the answer ([\d.]+) nats", browser.execute_script(said, part("trace-said")))
+        found[reading] = [
+            float(text.split(": ")[1].split()[0].rstrip("%")) for text in browser.execute_script(cells, part("trace"))
+        ]
+    (cost,) = re.findall(
+        r"costs what is still to come of the answer ([\d.]+) nats", browser.execute_script(said, part("trace-said"))
+    )
     assert float(cost) == 20.0
     # Of the made-up traces each state is needed for half of what it returns.
     for nats, share, needed in zip(found["nats"], found["share"], found["needed"], strict=True):
@@ -270,7 +274,8 @@ def test_tables_of_the_report_sort(browser, report):
     )
     browser.switch_to.frame(browser.find_element("css selector", "iframe"))
     try:
-        column = """const at = Array.from(document.querySelectorAll("th"), (head) => head.textContent).indexOf("cpu_seconds");
+        column = """const heads = Array.from(document.querySelectorAll("th"), (head) => head.textContent);
+            const at = heads.indexOf("cpu_seconds");
             return Array.from(document.querySelectorAll("tbody tr"), (row) => Number(row.cells[at].textContent))"""
         before = browser.execute_script(column)
         head = next(one for one in browser.find_elements("css selector", "th button") if one.text == "cpu_seconds")

@@ -79,7 +79,9 @@ FIGURES = {
     "trace_sides": of_table("What suffices and what is needed", "Causal pathways", "tracing", "causal_trace"),
     "trace_windows": of_table("Several layers together", "Causal pathways", "tracing", "causal_trace"),
     "symmetry_layers": of_table("Symmetry by layer", "Symmetry of keys and values", "symmetry", "symmetry"),
-    "symmetry_retrieval": of_table("Retrieving a fact's partner", "Symmetry of keys and values", "symmetry", "symmetry_retrieval"),
+    "symmetry_retrieval": of_table(
+        "Retrieving a fact's partner", "Symmetry of keys and values", "symmetry", "symmetry_retrieval"
+    ),
     "one_memory": Figure("One memory or two", "One memory or two", "sharing", SHARING),
     "edits": of_table("Rank-one edits", "Editing one direction", "editing", "edits"),
 }
@@ -91,8 +93,12 @@ if DIFFUSION:
     }
     DRAWN_IN_ORDER = {"trained": EXAMPLE, "order": config["sampling"]["order"]}
     FIGURES |= {
-        "denoising_step": Figure("One step of denoising", "Tracing through denoising steps", "denoising", STEPS, DRAWN_IN_ORDER),
-        "timeline": Figure("A generation step by step", "Tracing through denoising steps", "denoising", STEPS, DRAWN_IN_ORDER),
+        "denoising_step": Figure(
+            "One step of denoising", "Tracing through denoising steps", "denoising", STEPS, DRAWN_IN_ORDER
+        ),
+        "timeline": Figure(
+            "A generation step by step", "Tracing through denoising steps", "denoising", STEPS, DRAWN_IN_ORDER
+        ),
         "trace_alike": of_table("Taught the one way and the other", "Causal pathways", "tracing", "causal_trace"),
         "hand_over": of_table("From the subject to the answer's own tokens", "Causal pathways", "tracing", "time"),
         "hidden_steps": of_table("When the subject is needed", "Causal pathways", "tracing", "time"),

@@ -102,7 +102,7 @@ def _case(answer, trace):
 def compact(trace):
     """A trace as the page needs it: hundredths of a nat, as whole numbers.
 
-    Effects are of each kind's first steps; what is lost without a site alone (`needed`) of the first.
+    Effects are of each kind's first steps; what is lost without a site alone (`needed`) of the first, where it was asked.
     """
     effects, cost, needed = {}, {}, {}
     for corruption, kinds in trace.kinds.items():
@@ -113,7 +113,9 @@ def compact(trace):
         lost = {kind: trace.runs(corruption, kind, reading="necessary") for kind in kinds}
         clean = trace.arrays["log_probability.clean"][0]
         needed[corruption] = {
-            kind: _hundredths(clean - changed[0].astype(float)).ravel().tolist()
+            kind: [
+                None if np.isnan(nats) else int(_hundredths(nats)) for nats in clean - changed[0].astype(float).ravel()
+            ]
             for kind, changed in lost.items()
             if changed is not None
         }

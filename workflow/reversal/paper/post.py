@@ -178,7 +178,8 @@ class Writer:
                 answer = Markup(self.medium.reader.renderInline(str(one["answer"])))
                 carries = [self._evidence(one["name"], f"figures/{name}.svg", name) for name in one["figures"]]
                 carries += [self._evidence(one["name"], f"tables/{name}.csv") for name in one["tables"]]
-                name = Markup(f"<strong>{phrases.text(one['name'])}.</strong> {phrases.text(one['asks'])}")
+                number = f"Objective {one['objective']}: " if "objective" in one else ""
+                name = Markup(f"<strong>{number}{phrases.text(one['name'])}.</strong> {phrases.text(one['asks'])}")
                 body.append([name, answer, Markup("<br>").join(carries)])
         head = [[tables.Cell(name) for name in ("Question", "Answer", "Evidence")]]
         return self._table("questions", tables.html(tables.Table(head, body, ()), "questions"), None, caller)
@@ -188,9 +189,10 @@ class Writer:
         if file not in origin.hashes:
             raise UserError(f"{claim}: the answer rests on {file}, which this study does not make")
         self.labels.evidence.append(file)
-        shown = f"Figure {self._number('figure', figure)}" if figure else ""
-        seen = f'<a href="#figure-{markdown.slug(figure)}">{shown}</a>: ' if figure else ""
-        link = f'<a href="{self.medium.link(file)}">{phrases.attribute(file)}</a>'
+        seen = ""
+        if figure:
+            seen = f'<a href="#figure-{markdown.slug(figure)}">Figure {self._number("figure", figure)}</a>: '
+        link = f'<a href="{self.medium.link(file)}">{phrases.attribute(Path(file).name)}</a>'
         about = phrases.attribute(f"rule {origin.makers[file][0]}, {origin.hashes[file][:DIGITS]}")
         return Markup(f"{seen}{link} <small>{about}</small>")
 

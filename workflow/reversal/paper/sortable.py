@@ -12,7 +12,9 @@ def page(template, file):
     """The HTML of a CSV `file`, as a `template` has it: its first rows, numbers to four digits."""
     table = pd.read_csv(file, low_memory=False)
     shown = table.head(MOST_ROWS)
-    about = f"All {len(table):,} rows." if len(shown) == len(table) else f"The first {MOST_ROWS:,} of {len(table):,} rows."
+    about = (
+        f"All {len(table):,} rows." if len(shown) == len(table) else f"The first {MOST_ROWS:,} of {len(table):,} rows."
+    )
     environment = Environment(
         loader=FileSystemLoader(Path(template).parent), undefined=StrictUndefined, autoescape=True, trim_blocks=True
     )
