@@ -102,7 +102,7 @@ def _case(answer, trace):
 def compact(trace):
     """A trace as the page needs it: hundredths of a nat, as whole numbers.
 
-    Effects are of each kind's first steps; what is lost without a site alone (`needed`) of the first, where it was asked.
+    Effects are of each kind's first steps; what is lost without a site alone (`needed`) of the first, where asked.
     """
     effects, cost, needed = {}, {}, {}
     for corruption, kinds in trace.kinds.items():
