@@ -177,7 +177,9 @@ def recall(sources):
         found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
     differences = sources.tables["recall_differences"]
     found["curse"] = {
-        model: {row.split.split("_")[0]: _difference(row) for row in _contrast(differences, "people", model).itertuples()}
+        model: {
+            row.split.split("_")[0]: _difference(row) for row in _contrast(differences, "people", model).itertuples()
+        }
         for model in sources.families
     }
     gained = _contrast(differences, "steps", mdm)

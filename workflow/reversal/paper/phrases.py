@@ -185,4 +185,7 @@ def _beside(shown, ends):
 
 
 _NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
-FILTERS = {function.__name__: function for function in (*_NUMBERS, duration, rounded, signed, spelt, code, listed, share, at_most)}
+FILTERS = {
+    function.__name__: function
+    for function in (*_NUMBERS, duration, rounded, signed, spelt, code, listed, share, at_most)
+}
