@@ -58,7 +58,7 @@ def builder(*words, **options):
 
 
 @pytest.fixture(scope="module")
-def image(root, tmp_path_factory):
+def image(root, tmp_path_factory, request):
     """The image, on a Debian put together here from its packages, since no registry of images need be in reach."""
     for tool in ("buildah", "debootstrap"):
         if not shutil.which(tool):
@@ -75,6 +75,7 @@ def image(root, tmp_path_factory):
     )
     if done.returncode:
         pytest.skip(f"debootstrap finds no packages: {(done.stdout + done.stderr).splitlines()[-1]}")
+    request.addfinalizer(lambda: subprocess.run(["buildah", "rmi", "--force", IMAGE, BASE], check=False))
     empty = builder("from", "scratch")
     builder("add", "--quiet", empty, str(system), "/")
     builder("commit", "--quiet", "--rm", empty, BASE)
@@ -84,8 +85,7 @@ def image(root, tmp_path_factory):
         *as_pip_here(tmp_path_factory.mktemp("pip")),
         str(root),
     )
-    yield IMAGE
-    builder("rmi", "--force", IMAGE, BASE)
+    return IMAGE
 
 
 def as_pip_here(folder):
@@ -94,7 +94,9 @@ def as_pip_here(folder):
     settings = {key.rpartition(".")[2]: value for key, value in re.findall(r"^(\S+?)='(.*)'$", told.stdout, re.M)}
     lines = ["[global]", *(f"{key} = {value}" for key, value in settings.items())]
     (folder / "pip.conf").write_text("\n".join(lines))
-    places = {place for value in settings.values() for place in re.findall(r"(?:^|//|\s)(/\S+)", value)}
+    places = {place for value in settings.values() for place in re.findall(r"(?:^|\s)(/\S+)", value)}
+    # An index may name files beside it.
+    places |= {str(Path(place).parent) for value in settings.values() for place in re.findall(r"file://(/\S+)", value)}
     shared = {place: place for place in places if Path(place).exists()} | {str(folder / "pip.conf"): "/etc/pip.conf"}
     return [word for here, there in shared.items() for word in ("--volume", f"{here}:{there}:ro")]
 
