@@ -312,7 +312,7 @@ class Crate:
     def usage(self, job):
         """What a job cost, where it was measured."""
         file = self.root / self.results / f"benchmarks/{job.name}.tsv"
-        measured = pd.read_csv(file, sep="\t").iloc[-1] if file.is_file() else {}
+        measured = pd.read_csv(file, sep="\t", na_values="-").iloc[-1] if file.is_file() else {}
         return [
             self.add(
                 f"#{column}-{job.name}",
