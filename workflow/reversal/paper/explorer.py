@@ -107,17 +107,13 @@ def compact(trace):
     effects, cost, needed = {}, {}, {}
     for corruption, kinds in trace.kinds.items():
         each = [trace.effects(corruption, kind) for kind in kinds]  # (steps, positions, layers)
-        effects[corruption] = [_hundredths(values).reshape(len(values), -1).tolist() for values in each]
-        cost[corruption] = _hundredths(total(trace, corruption)).tolist()
+        effects[corruption] = [[_hundredths(at_step) for at_step in values] for values in each]
+        cost[corruption] = _hundredths(total(trace, corruption))
         layers = each[0].shape[-1]
         lost = {kind: trace.runs(corruption, kind, reading="necessary") for kind in kinds}
         clean = trace.arrays["log_probability.clean"][0]
         needed[corruption] = {
-            kind: [
-                None if np.isnan(nats) else int(_hundredths(nats)) for nats in clean - changed[0].astype(float).ravel()
-            ]
-            for kind, changed in lost.items()
-            if changed is not None
+            kind: _hundredths(clean - changed[0].astype(float)) for kind, changed in lost.items() if changed is not None
         }
     return {
         "tokens": trace.about["tokens"][: len(trace.roles[0])],
@@ -146,7 +142,7 @@ def course(found):
         values = rows[rows.step == steps[len(steps) // 2]].set_index(["hidden", "kind"]).value
         for key, name in RESTS.items():
             if key in values.index:
-                lost[name].append([int(revealed), int(_hundredths(values["neither", ""] - values[key]))])
+                lost[name].append([int(revealed), *_hundredths(values["neither", ""] - values[key])])
     whole = found[(found.reading == "recalled") & (found.kind == "subject")]
     recalled = {
         hidden: rows[["step", "value"]].astype(int).to_numpy().tolist() for hidden, rows in whole.groupby("hidden")
@@ -155,7 +151,8 @@ def course(found):
 
 
 def _hundredths(nats):
-    return np.rint(100 * nats).astype(int)
+    """Values of any shape as a list of whole hundredths, None where a place was not asked about."""
+    return [None if np.isnan(value) else round(100 * value) for value in np.ravel(nats).tolist()]
 
 
 def dump(made):
