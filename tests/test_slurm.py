@@ -1,6 +1,7 @@
 """The smoke study on a real Slurm, with one of its jobs killed on the way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 import slurm_lab
 import studying
+
+from reversal.paper import costs
 
 PATIENCE = 900  # seconds
 
@@ -32,6 +35,7 @@ def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path, t
     tables = [f"results/smoke/tables/{name}.csv" for name in names]
     for table in tables:
         (folder / table).unlink()
+    shutil.rmtree(folder / "results/smoke/benchmarks")  # of the first run
     first = studying.planned(folder, *tables)
     assert {
         "finetune",
@@ -64,3 +68,7 @@ def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path, t
     assert "Trying to restart job" in log.read_text()
     assert studying.planned(folder, *tables) == {}
     assert all(len(pd.read_csv(folder / table)) for table in tables)
+    # What jobs cost is known of those that ran elsewhere, too.
+    jobs = [f"{rule}/ar/seed_1" for rule in ("finetune", "complete", "trace", "edit")]
+    found = costs.table(folder / "results/smoke", jobs, models=["ar"], core_watts=10, gpu_watts=700)
+    assert (found.measured == 1).all() and (found.cpu_seconds > 0).all() and (found.watt_hours >= 0).all()
