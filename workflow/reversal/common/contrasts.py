@@ -45,11 +45,12 @@ def mean(sample, limits=None):
 
     The variance is that of two crossed random effects: facts' means and templates' means, less the noise that both
     contain. The reach is Student's, with Satterthwaite's degrees of freedom; a percentile bootstrap of both covers one
-    or two points less with ten templates. With `limits`, such as SHARES, the interval stays within them: it is
+    or two points less with ten templates. With `limits`, which are SHARES, the interval stays within them: it is
     Wilson's, of as many independent draws as would vary so much. Where all rows agree their number is that of the
-    facts: 0 of 30 people, however often they are asked, is [0, 0.11].
+    facts: 0 of 30 people, however often they are asked, is [0, 0.11]. No other share is surer of that end.
     """
-    return _combined([(1, sample)], limits)
+    found = _moments([(1, sample)])
+    return _shaped((_student if limits is None else _wilson)(found), found.shape)
 
 
 def difference(first, second, limits=None):
@@ -57,12 +58,36 @@ def difference(first, second, limits=None):
 
     What the samples share is paired: a fact or a template of the same name moves both. So the same people asked by two
     models, before and after an edit, or other people asked with the same templates, need no functions of their own.
+    With `limits`, which are CHANGES, both are shares: the interval is made of theirs (Newcombe 1998), so that a share
+    of 0 of six people adds what it leaves open.
     """
-    return _combined([(1, first), (-1, second)], limits)
+    found = _moments([(1, first), (-1, second)])
+    if limits is None:
+        return _shaped(_student(found), found.shape)
+    own = [_moments([(1, sample)]) for sample in (first, second)]
+    (one, low, high), (other, its_low, its_high) = map(_wilson, own)
+    spread = [np.sqrt(part.variance) for part in own]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        together = (spread[0] ** 2 + spread[1] ** 2 - found.variance) / (2 * spread[0] * spread[1])
+    together = np.where(_agree(own[0]) | _agree(own[1]), 0, np.clip(together, -1, 1))
+    ends = [
+        one - other + side * np.sqrt(np.maximum(a**2 + b**2 - 2 * together * a * b, 0))
+        for side, a, b in ((-1, one - low, its_high - other), (1, high - one, other - its_low))
+    ]
+    return _shaped((one - other, *ends), found.shape)
 
 
-def _combined(signed, limits):
-    """The signed sum of samples' means, with its interval."""
+class _Moments(NamedTuple):
+    """The signed sum of samples' means: estimate, variance, degrees of freedom and facts, each (cells,)."""
+
+    estimate: np.ndarray
+    variance: np.ndarray
+    freedom: np.ndarray
+    people: np.ndarray
+    shape: tuple  # of the cells
+
+
+def _moments(signed):
     shape = np.shape(signed[0][1].values)[1:]
     facts, templates = ([getattr(sample, of) for _, sample in signed] for of in ("facts", "templates"))
     estimate, parts, known = 0, [], []
@@ -77,8 +102,7 @@ def _combined(signed, limits):
     if all(names is not None for names in templates):
         variance, freedom = _crossed(parts, known, facts, templates)
     people = np.min([_clusters([own], [own], [names])[1][0].sum(0) for own, names in zip(known, facts, strict=True)], 0)
-    ends = _ends(estimate, variance, freedom, people, limits)
-    return Interval(*(_shaped(part, shape) for part in (estimate, *ends)))
+    return _Moments(estimate, variance, freedom, people, shape)
 
 
 def _crossed(parts, known, facts, templates):
@@ -137,27 +161,39 @@ def _within(parts, known, facts, templates):
     return noise, freedom
 
 
-def _ends(estimate, variance, freedom, people, limits):
-    """Both ends (cells,) of intervals."""
+def _student(found):
+    """The estimate and both ends (cells,) of Student's intervals."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        reach = stats.t.ppf((1 + LEVEL) / 2, freedom)
-        if limits is None:
-            return estimate - reach * np.sqrt(variance), estimate + reach * np.sqrt(variance)
-        least, most = limits
-        share = (estimate - least) / (most - least)
-        draws = share * (1 - share) / (variance / (most - least) ** 2)
+        reach = stats.t.ppf((1 + LEVEL) / 2, found.freedom) * np.sqrt(found.variance)
+    return found.estimate, found.estimate - reach, found.estimate + reach
+
+
+def _wilson(found):
+    """The same of Wilson's intervals of shares.
+
+    So many people leave it open that a share `slack` of others differs from all of them, and no interval excludes that:
+    the draws are at most those at which its end is there. So its ends rise with the share.
+    """
+    share = found.estimate
+    with np.errstate(invalid="ignore", divide="ignore"):
+        reach = np.where(_agree(found), stats.norm.ppf((1 + LEVEL) / 2), stats.t.ppf((1 + LEVEL) / 2, found.freedom))
+        slack = np.where(found.people > 1, wilson(0, np.maximum(found.people, 1)).high, np.nan)
+        nearest = np.minimum(share, 1 - share)
+        most = np.where(nearest < slack, reach**2 * slack * (1 - slack) / (slack - nearest) ** 2, np.inf)
+        draws = np.where(_agree(found), found.people, np.minimum(share * (1 - share) / found.variance, most))
         middle = (share * draws + reach**2 / 2) / (draws + reach**2)
         around = reach / (draws + reach**2) * np.sqrt(draws * share * (1 - share) + reach**2 / 4)
-        agree = variance <= np.finfo(float).eps * (most - least) ** 2
-        slack = np.where(people > 1, wilson(0, np.maximum(people, 1)).high, np.nan)
-        low = np.where(agree, share * (1 - slack), middle - around)
-        high = np.where(agree, share + (1 - share) * slack, middle + around)
-        return tuple(least + (most - least) * np.clip(end, 0, 1) for end in (low, high))
+        return share, *(np.where(np.isnan(slack), np.nan, np.clip(middle + side * around, 0, 1)) for side in (-1, 1))
 
 
-def _shaped(part, shape):
-    part = np.broadcast_to(part, (int(np.prod(shape)),)).reshape(shape)
-    return float(part) if part.ndim == 0 else part
+def _agree(found):
+    return found.variance <= np.finfo(float).eps
+
+
+def _shaped(parts, shape):
+    """An `Interval` of parts (cells,): arrays of a shape, or floats."""
+    parts = [np.broadcast_to(part, (int(np.prod(shape)),)).reshape(shape) for part in parts]
+    return Interval(*(float(part) if part.ndim == 0 else part for part in parts))
 
 
 def ratio(above, below):
@@ -179,7 +215,7 @@ def ratio(above, below):
         reach = np.sqrt(np.maximum(middle**2 - (means[0] ** 2 - a) / square, 0))
         clear = square > 0
         parts = (means[0] / means[1], middle - reach, middle + reach)
-    return Interval(*(_shaped(np.where(clear, part, np.nan).ravel(), np.shape(n)) for part in parts))
+    return _shaped([np.where(clear, part, np.nan).ravel() for part in parts], np.shape(n))
 
 
 class Peak(NamedTuple):

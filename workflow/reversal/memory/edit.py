@@ -260,10 +260,11 @@ def edits_table(probed, found):
     for measure, rows in probed.groupby("measure", sort=False):
         ends = [_outcomes(rows, when) for when in ("before", "after")]
         for statistic, limits in STATISTICS.items():
-            before, after = (end[statistic].astype(float) for end in ends)
-            for when, values in (("before", before), ("after", after), ("change", after - before)):
-                within = contrasts.CHANGES if limits and when == "change" else limits
-                mean = contrasts.mean(contrasts.Sample(values, rows.fact, rows.template), within)
+            before, after = (contrasts.Sample(end[statistic], rows.fact, rows.template) for end in ends)
+            within = contrasts.CHANGES if limits else None
+            means = {"before": contrasts.mean(before, limits), "after": contrasts.mean(after, limits)}
+            means["change"] = contrasts.difference(after, before, within)
+            for when, mean in means.items():
                 records.append((measure, statistic, when, None, *mean, rows.fact.nunique(), len(rows)))
         for fact, own in (ends[1][EACH] - ends[0][EACH]).groupby(rows.fact):
             records.append((measure, EACH, "change", fact, own.mean(), np.nan, np.nan, 1, len(own)))
