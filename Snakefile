@@ -44,12 +44,7 @@ rule all:
         "<results>/tables/step_scaling.csv",
         "<results>/tables/recall_differences.csv",
         "<results>/tables/likelihood.csv",
-        "<results>/tables/causal_trace.csv",
-        "<results>/tables/symmetry.csv",
-        "<results>/tables/edits.csv",
-        "<results>/tables/costs.csv",
-        expand("<results>/figures/{figure}.svg", figure=FIGURES),
+        # Other noise than masks is asked for its recall alone.
+        rules.objectives.input if OTHER_NOISE else INSIDE,
         # The post is about people who are taught.
-        [] if KNOWN else expand("<results>/tables/{table}.csv", table=["objectives", "probe"]),
-        [] if KNOWN else [f"<results>/paper/{POST}.md", "<results>/paper/index.html"],
-        [] if KNOWN else expand("<results>/paper/tables/{table}.html", table=TABLES),
+        [] if KNOWN or OTHER_NOISE else WRITTEN,

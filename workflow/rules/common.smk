@@ -113,6 +113,13 @@ def pairs_of(groups):
 
 FAMILIES = {name: model["family"] for name, model in config["models"].items()}
 DIFFUSION = [name for name, family in FAMILIES.items() if family == "diffusion"]
+# Models that are taught to undo other noise than masks, or are told the time: what of it is other.
+OTHER_NOISE = {
+    name: f"{key}: {value}"
+    for name, model in config["models"].items()
+    for key, value in model.get("objective", {}).items()
+    if (key == "noise" and value != "mask") or (key == "time" and value != "none")
+}
 FIRST_SEED = config["seeds"][0]
 TRAINED = expand("{model}/seed_{seed}", model=FAMILIES, seed=config["seeds"])
 FIRST = expand("{model}/seed_{seed}", model=FAMILIES, seed=FIRST_SEED)
@@ -222,18 +229,16 @@ def own_objective(wildcards):
 
 
 def looked_into(wildcards):
-    """The folder of a model to be traced, edited or asked for single tokens: all of these put masks into a canvas.
+    """The folder of a model to be traced, edited or rewritten: all of these put masks into a canvas.
 
     Stops before anything runs where a model knows other noise, or is told the time.
     """
     name = wildcards.model
-    objective = {"noise": "mask", "time": "none"} | own_objective(wildcards)
-    for key, known in (("noise", "mask"), ("time", "none")):
-        if objective[key] != known:
-            sys.exit(
-                f"error: models.{name}.objective.{key} is {objective[key]}: only its recall can be asked for, by the "
-                f"target `objectives`; tracing, keys, edits and the post know {key}: {known}"
-            )
+    if name in OTHER_NOISE:
+        sys.exit(
+            f"error: models.{name}.objective has {OTHER_NOISE[name]}: only its recall can be asked for, by the target "
+            "`objectives`; tracing, keys, edits and the post know masks, and no time"
+        )
     return f"<results>/models/{name}/{wildcards.get('stage') or f'seed_{wildcards.seed}'}"
 
 

@@ -47,6 +47,18 @@ SHOWN = {
     "models": EVIDENCE["models"],
     "data": EVIDENCE["data"],
 }
+# What a whole run leaves, beside data and recall: of looking into the networks, and for readers.
+INSIDE = [
+    *expand("<results>/tables/{table}.csv", table=["causal_trace", "symmetry", "edits", "costs"]),
+    *SHOWN["figures"],
+]
+WRITTEN = [
+    f"<results>/paper/{POST}.md",
+    "<results>/paper/index.html",
+    *expand("<results>/tables/{table}.csv", table=["objectives", "probe"]),
+    *expand("<results>/paper/tables/{table}.html", table=TABLES),
+]
+
 
 
 rule costs:
