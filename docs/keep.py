@@ -35,10 +35,11 @@ TABLES = (
     "edits",
     "rewriting",
     "gradients",
+    "evidence",
 )
 # What the post tells of another run.
 NUMBERS = ("study", "networks", "training", "sampling", "recall", "likelihood")
-NUMBERS += ("tracing", "keyvalue", "symmetry", "edits", "rewriting")
+NUMBERS += ("tracing", "keyvalue", "symmetry", "edits", "rewriting", "evidence")
 PACKAGES = ("torch", "transformers", "snakemake")
 
 

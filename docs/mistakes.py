@@ -160,6 +160,8 @@ CONFIGURATIONS = [
     (["precision"], "float16", "precision is 'float16'; allowed: float32 or bfloat16"),
     (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
     (["keyvalue", "layers"], [0, 40], "keyvalue.layers[1] is 40; allowed: up to 7, the last layer of mdm"),
+    (["keyvalue", "sought"], [8], "keyvalue.sought[0] is 8; allowed: up to 7, the last layer of mdm"),
+    (["edits", "random"], -1, "edits.random is -1; allowed: a whole number from 0 up"),
     (["edits", "layers"], [8], "edits.layers[0] is 8; allowed: up to 7, the last layer of mdm"),
     (["tracing", "windows"], [], "tracing.windows is []; allowed: a list of different whole numbers from 1 up"),
     (["tracing", "time", "starts"], 1, "tracing.time.starts is 1; allowed: a whole number from 2 up"),

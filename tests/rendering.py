@@ -13,6 +13,7 @@ import yaml
 
 from reversal.common.files import sha256
 from reversal.data.facts import RECALL_SPLITS, SPLITS
+from reversal.memory import evidence, vocabulary
 from reversal.paper import sources, write
 from reversal.tracing import files as trace_files
 from reversal.tracing import tables as trace_tables
@@ -22,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
 FIGURES = [
     *("finding", "reversal_curse", "probe", "dataset", "denoising_step", "timeline", "training_curves", "step_scaling"),
-    *("trace_facts", "trace_average", "trace_sides", "trace_windows", "edits", "one_memory"),
+    *("trace_facts", "trace_average", "trace_sides", "trace_windows", "edits", "one_memory", "memories"),
     *("trace_alike", "hand_over", "hidden_steps"),
-    *("symmetry_layers", "symmetry_retrieval"),
+    *("symmetry_layers", "symmetry"),
 ]
 OF_DIFFUSION = ("denoising_step", "timeline", "trace_alike", "hand_over", "hidden_steps")
 PAPER = {
@@ -323,6 +324,7 @@ def _tables(folder, families, reverse, answered):
         "rewriting": _rewriting(families) if answered else [],
         "gradients": _gradients(families) if answered else [],
         "costs": _costs(families),
+        "evidence": _evidence(families) if answered else [],
     }
     columns = {
         "causal_trace": " ".join(trace_tables.COLUMNS),
@@ -330,8 +332,10 @@ def _tables(folder, families, reverse, answered):
         "time": " ".join(time_tables.COLUMNS),
         "keyvalue": "model seed stage split fact layer template prefixes change steps converged p_before p_after",
         "symmetry": "model seed stage layer layer_forward layer_reverse comparison statistic "
-        "value ci_low ci_high null_mean p_value p_adjusted largest n",
-        "edits": "model seed layer peak group measure statistic when fact value ci_low ci_high n probes",
+        "value ci_low ci_high ceiling least null_mean p_value p_adjusted largest n",
+        "edits": "model seed how layer peak role group measure statistic when fact tokens "
+        "value ci_low ci_high n probes",
+        "evidence": "model seed kind what value ci_low ci_high ceiling ceiling_low share share_low share_high verdict",
         "rewriting": "model seed stage group rewritten lesson weights steps asked answer about n learnt value ci_low "
         "ci_high right_before right_after carry_over carry_low carry_high",
         "gradients": "model seed stage group rewritten part against n own others value ci_low ci_high p",
@@ -429,52 +433,56 @@ def _extractions(families):
 
 
 def _shared(families):
-    comparisons = (
-        "name: projected key forward × value reverse",
-        "description: value forward × projected key reverse",
-        "within forward: projected key × value",
-    )
+    comparisons = (*vocabulary.COMPARISONS, "within forward: output at subject × value")
+    named = vocabulary.CONCEPTS.values()
     rows = []
     for (i, name), stage, layer in itertools.product(enumerate(families), ("seed_1", "base"), ("peak", "0", "1")):
         value, p = (0.6, 0.0005) if i == 0 and stage != "base" else (0.1, 0.4)
         where = {"model": name, "seed": 1 if stage != "base" else None, "stage": stage, "layer": layer}
         where |= {"layer_forward": 1, "layer_reverse": 0, "null_mean": 0.1, "p_value": p, "largest": 0.6, "n": 20}
-        for pair, statistic in itertools.product(comparisons, ("debiased_cka", "rsa", "retrieval_at_1", "mean_rank")):
+        where |= {"ceiling": 0.9, "least": 0.15}
+        for pair, statistic in itertools.product(comparisons, vocabulary.STATISTICS):
+            if "value" in pair and (stage == "base" or statistic == "probe"):
+                continue
             about = {"comparison": pair, "statistic": statistic, "value": value}
-            about["p_adjusted"] = None if pair.startswith("within") or statistic != "debiased_cka" else p
+            about["p_adjusted"] = p if pair in named and statistic == "debiased_cka" else None
             rows.append(where | about | _around(value))
-        if layer == "peak" and stage != "base":
-            gained = {"statistic": "debiased_cka beyond base", "value": value - 0.1, "p_value": None, "null_mean": None}
-            rows += [where | gained | {"comparison": pair} | _around(value - 0.1) for pair in comparisons[:2]]
+        if stage != "base":
+            gained = {"statistic": vocabulary.BEYOND, "value": value - 0.1, "p_value": None, "null_mean": None}
+            pairs = vocabulary.STATES.values()
+            rows += [where | gained | {"comparison": pair} | _around(value - 0.1) for pair in pairs]
     return rows
 
 
 def _edits(families):
+    sites = [("layer", 0), ("layer", 1), ("traced", 2), ("random", 0), ("masked", 1), ("both", 1)]
+    rows = []
+    for name, (how, layer), group in itertools.product(families, sites, ("both", "p2d")):
+        lead = (how, layer) == ("layer", 1)
+        about = {"model": name, "seed": 1, "how": how, "layer": layer, "peak": lead, "group": group}
+        about["role"] = "last prompt" if how in ("traced", "random") else "last subject"
+        for measure in ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old"):
+            taken = 0.8 if measure != "reverse_new" or how == "both" else 0.0
+            for statistic in ("preferred", "exact", "log_p", *(["told"] if measure == "efficacy" else [])):
+                outcomes = (("before", 0.1), ("after", 0.1 + taken), ("change", taken))
+                for when, value in outcomes[1:2] if statistic == "told" else outcomes:
+                    one = {"measure": measure, "statistic": statistic, "when": when, "value": value}
+                    rows.append(about | one | {"n": 10, "probes": 20} | _around(value))
+        value = {"measure": "value", "statistic": "found", "when": "after", "value": 0.6 + 0.2 * layer}
+        rows.append(about | value | {"n": 10, "probes": 10})
+        for fact, tokens in (("p2d-00", 4), ("p2d-01", 6)):
+            one = {"measure": "efficacy", "statistic": "told", "when": "after", "fact": fact, "tokens": tokens}
+            rows.append(about | one | {"value": float(tokens == 4), "n": 1, "probes": 1})
+    return rows
+
+
+def _evidence(families):
+    """Every kind speaks for two memories."""
     return [
-        {
-            "model": name,
-            "seed": 1,
-            "layer": layer,
-            "peak": layer == 1,
-            "group": group,
-            "measure": measure,
-            "statistic": statistic,
-        }
-        | {"when": when, "value": value, "n": 10, "probes": 20}
-        | _around(value)
-        for name, layer, group, measure, statistic in itertools.product(
-            families,
-            (0, 1),
-            ("both", "p2d"),
-            ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old"),
-            ("preferred", "exact", "log_p"),
-        )
-        for taken in [0.8 if measure != "reverse_new" else 0.0]
-        for when, value in (("before", 0.1), ("after", 0.1 + taken), ("change", taken))
-    ] + [
-        {"model": name, "seed": 1, "layer": layer, "peak": layer == 1, "group": group, "measure": "value"}
-        | {"statistic": "found", "when": "after", "value": 0.6 + 0.2 * layer, "n": 10, "probes": 10}
-        for name, layer, group in itertools.product(families, (0, 1), ("both", "p2d"))
+        {"model": name, "seed": 1, "kind": kind, "what": what, "value": 0.02, "ci_low": 0.0, "ci_high": 0.04}
+        | {"ceiling": 0.8, "ceiling_low": 0.7, "share": 0.025, "share_low": 0.0, "share_high": 0.05, "verdict": "two"}
+        for name, (kind, measures) in itertools.product(families, evidence.ABOUT.items())
+        for what in measures
     ]
 
 

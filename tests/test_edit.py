@@ -67,6 +67,12 @@ def pairs(net, generator):
     return torch.randn(3, mlp, generator=generator), torch.randn(3, width, generator=generator)
 
 
+def changes(net, keys, values, moment):
+    """The edit of each key and value by itself."""
+    every = zip(keys, values, edit.directions(keys, moment), strict=True)
+    return [edit.update(net, LAYER, *one) for one in every]
+
+
 def project(net, keys):
     return network.down_projection(network.layers(net)[LAYER])(keys)
 
@@ -78,11 +84,20 @@ def project(net, keys):
 def test_the_edited_matrix_gives_the_value_for_the_key(name, networks, ids, generator):
     net = networks[name]
     keys, values = pairs(net, generator)
-    changes = edit.updates(net, LAYER, keys, values, moments(net, ids, generator))
-    for key, value, change in zip(keys, values, changes, strict=True):
+    for key, value, change in zip(keys, values, changes(net, keys, values, moments(net, ids, generator)), strict=True):
         with edit.edited(net, LAYER, change), torch.no_grad():
             assert torch.allclose(project(net, key), value, atol=1e-4)
         assert torch.linalg.matrix_rank(change) == 1
+
+
+def test_a_second_edit_is_of_the_matrix_as_the_first_left_it(networks, ids, generator):
+    net = networks["mdm"]
+    keys, values = pairs(net, generator)
+    ways = edit.directions(keys, moments(net, ids, generator))
+    with edit.edited(net, LAYER, edit.update(net, LAYER, keys[0], values[0], ways[0])):
+        second = edit.update(net, LAYER, keys[1], values[1], ways[1])
+        with edit.edited(net, LAYER, second), torch.no_grad():
+            assert torch.allclose(project(net, keys[1]), values[1], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mdm", "gpt2"])
@@ -94,7 +109,7 @@ def test_keys_orthogonal_by_the_second_moment_are_left_alone(name, networks, ids
     direction = torch.linalg.solve(ridged, keys[0].double()).float()
     other = keys[1] - keys[0] * (keys[1] @ direction) / (keys[0] @ direction)
     before = project(net, other).detach()
-    with edit.edited(net, LAYER, next(edit.updates(net, LAYER, keys, values, moment))), torch.no_grad():
+    with edit.edited(net, LAYER, changes(net, keys, values, moment)[0]), torch.no_grad():
         assert torch.allclose(project(net, other), before, atol=1e-4)
         assert not torch.allclose(project(net, keys[1]), before, atol=1e-4)
 
@@ -107,7 +122,7 @@ def test_the_update_disturbs_usual_keys_less_than_one_that_does_not_know_them(ne
     blind = torch.eye(len(moment)).double()
     disturbance = [
         torch.trace(change @ moment @ change.T)
-        for change in (next(edit.updates(net, LAYER, keys, values, some)) for some in (moment, blind))
+        for change in (changes(net, keys, values, some)[0] for some in (moment, blind))
     ]
     assert disturbance[0] < disturbance[1]
 
@@ -216,9 +231,8 @@ def probed(networks, words, ids, donors, strangers):
         net, generator = networks[name], torch.Generator().manual_seed(0)
         before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
         asker = Asker(net, words, CANVAS)
-        [found] = extract.extract(asker, new, layers=[LAYER], search=Search(), key_context="question")
-        moment = moments(net, ids, generator)
-        tables[name] = edit.edit_all(asker, asked, found, moment)
+        found = extract.extract(asker, new, layers=[LAYER], search=Search())
+        tables[name] = edit.edit_all(asker, asked, found, {LAYER: moments(net, ids, generator)})
         assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
     return tables
 
@@ -226,7 +240,10 @@ def probed(networks, words, ids, donors, strangers):
 @pytest.mark.parametrize("name", ["mdm", "ar"])
 def test_an_edited_network_gives_the_new_object(name, probed):
     table = (
-        edit.edits_table(probed[name], [True]).query("fact.isna()").set_index(["measure", "statistic", "when"]).value
+        edit.edits_table(probed[name], [True], {})
+        .query("fact.isna()")
+        .set_index(["measure", "statistic", "when"])
+        .value
     )
     assert table["efficacy", "preferred", "before"] == 0
     assert table["efficacy", "preferred", "after"] > 0.7
@@ -250,7 +267,8 @@ def test_before_an_edit_probes_score_as_in_the_network_itself(networks, words, p
 def test_a_plan_edits_the_first_facts_by_one_template(networks, words):
     asker = Asker(networks["ar"], words)
     rows, back = remembering.rows(), remembering.rows("name")
-    plan = edit.plan_edits(asker, rows, back, template=TEMPLATE, most_facts=3, neighbours=2, rng=random.Random(0))
+    how = {"templates": (TEMPLATE, 0), "neighbours": 2}
+    plan = edit.plan_edits(asker, rows, back, most_facts=3, rng=random.Random(0), **how)
     donors = edit.choose_donors(words, rows, rng=random.Random(0))
     facts = list(donors)[:3]
     template = TEMPLATE
@@ -260,24 +278,102 @@ def test_a_plan_edits_the_first_facts_by_one_template(networks, words):
     assert [row.answer_text for row in plan.targets] == [answers[donors[fact]] for fact in facts]
     assert {probe.fact: probe.donor for probe in plan.asked} == {fact: donors[fact] for fact in facts}
     assert [probe.wanted.template for probe in plan.asked if probe.measure == "efficacy"] == [template] * 3
-    everyone = edit.plan_edits(
-        asker, rows, back, template=TEMPLATE, most_facts=None, neighbours=2, rng=random.Random(0)
-    )
+    for row in plan.reverse_targets:
+        assert row.subject_text == answers[donors[row.fact]] and row.template == 0
+        assert row.answer_text == next(own.subject_text for own in rows if own.fact == row.fact)
+    everyone = edit.plan_edits(asker, rows, back, most_facts=None, rng=random.Random(0), **how)
     assert [row.fact for row in everyone.targets] == list(donors)
 
 
-def test_a_group_is_edited_in_each_layer_as_in_that_layer_alone(networks, words, ids):
-    net, search = networks["ar"], Search(steps=3)
-    asker = Asker(net, words)
+@pytest.fixture(scope="module")
+def sites(networks, words):
+    """Of the masked diffusion model, with tracing pointing to its last prompt token."""
+    asker = Asker(networks["mdm"], words, CANVAS)
+    rows = [row for row in remembering.rows() if row.template == TEMPLATE]
+    plain = [edit.Site("layer", 1), edit.Site("layer", 0)]
+    how = {"lead": 0, "traced": {"layer": 2, "role": "last prompt"}, "count": 3, "rng": random.Random(0)}
+    return plain, edit.other_sites(asker, rows, plain, **how)
+
+
+def test_random_sites_are_others_than_those_that_were_chosen(sites):
+    plain, more = sites
+    assert [site.how for site in more] == ["traced", *["random"] * 3, "masked", "both"]
+    places = [(site.layer, site.role) for site in plain + more[:4]]
+    assert len(set(places)) == len(places) and all(layer in range(3) for layer, _ in places)
+    assert [(site.layer, site.role) for site in more[4:]] == [(0, questions.LAST)] * 2
+
+
+def test_an_autoregressive_network_has_no_masked_canvases_and_a_traced_site_is_not_edited_twice(networks, words):
+    rows = [row for row in remembering.rows() if row.template == TEMPLATE]
+    how = {"lead": 1, "traced": {"layer": 1, "role": questions.LAST}, "count": 0, "rng": random.Random(0)}
+    found = edit.other_sites(Asker(networks["ar"], words), rows, [edit.Site("layer", 1)], **how)
+    assert found == [edit.Site("both", 1)]
+
+
+def test_a_group_is_edited_at_each_site_as_at_that_site_alone(networks, words, ids, sites):
+    net, search = networks["mdm"], Search(steps=3)
+    asker = Asker(net, words, CANVAS)
     rows, back = remembering.rows(), remembering.rows("name")
-    plan = edit.plan_edits(asker, rows, back, template=TEMPLATE, most_facts=2, neighbours=1, rng=random.Random(0))
-    moments = edit.second_moments(net, ids, layers=[1, 0])
-    prefixes = ("", "People say.")
-    for layer, table in edit.edit_group(asker, plan, moments, prefixes=prefixes, search=search):
-        how = {"prefixes": prefixes, "search": search, "key_context": "question"}
-        [found] = extract.extract(asker, plan.targets, layers=[layer], **how)
-        alone = edit.edits_table(edit.edit_all(asker, plan.asked, found, moments[layer]), found.outcomes.converged)
-        pd.testing.assert_frame_equal(table, alone)
+    how = {"templates": (TEMPLATE, 0), "most_facts": 2, "neighbours": 1, "rng": random.Random(0)}
+    plan = edit.plan_edits(asker, rows, back, **how)
+    every = edit.second_moments(net, ids, layers=[0, 1, 2], canvas=CANVAS, generator=torch.Generator().manual_seed(0))
+    how = {"prefixes": ("", "People say."), "search": search}
+    found = dict(edit.edit_group(asker, plan, sum(sites, []), every, unmasked=2, turned=1, **how))
+    assert len(found) == 8
+    for site, table in found.items():
+        more = {"role": site.role, "unmasked": 0 if site.how == "masked" else 2}
+        alone = extract.extract(asker, plan.targets, layers=[site.layer], **how, **more)
+        if site.how == "both":
+            alone += extract.extract(asker, plan.reverse_targets, layers=[1], **how, unmasked=2)
+        probed = edit.edit_all(asker, plan.asked, alone, every)
+        lengths = {row.fact: np.diff(tokens.encode(words, row).answer)[0] for row in plan.targets}
+        pd.testing.assert_frame_equal(table, edit.edits_table(probed, alone[0].outcomes.converged, lengths))
+
+
+def test_with_both_directions_edited_the_reverse_question_gives_the_new_answer_too(networks, words, ids, probed):
+    net, rows, back = networks["mdm"], remembering.rows(), remembering.rows("name")
+    asker = Asker(net, words, CANVAS)
+    how = {"templates": (TEMPLATE, 0), "most_facts": None, "neighbours": 1, "rng": random.Random(0)}
+    plan = edit.plan_edits(asker, rows, back, **how)
+    every = {LAYER: moments(net, ids, torch.Generator().manual_seed(0))}
+    how = {"prefixes": ("",), "search": Search()}
+    tables = dict(edit.edit_group(asker, plan, [edit.Site("layer", 0), edit.Site("both", 0)], every, **how))
+    shares = {
+        site.how: table[table.fact.isna() & (table.statistic == "preferred") & (table.when == "after")]
+        .set_index("measure")
+        .value
+        for site, table in tables.items()
+    }
+    assert shares["both"].efficacy > 0.6
+    assert shares["both"].reverse_new > shares["layer"].reverse_new + 0.3
+
+
+# What is told token by token
+
+
+def test_an_answer_is_told_where_each_token_is_surest_given_those_before(networks, words):
+    """A masked diffusion network, one token after the other, by hand."""
+    net = networks["mdm"]
+    asker = Asker(net, words, CANVAS)
+    donors = edit.choose_donors(words, remembering.rows(), rng=np.random.default_rng(0))
+    rows = remembering.rows() + edit.retarget(remembering.rows(), donors)
+    asked = [questions.question(asker, row) for row in rows]
+    found = questions.told(net, asked).tolist()
+    for sequence, right in zip(asked, found, strict=True):
+        ids, said = list(sequence.ids), {}
+        while len(said) < len(sequence.answer):
+            with torch.no_grad():
+                logits = network.logits(net, network.hidden(net, torch.tensor([ids])))[0].float().log_softmax(-1)
+            free = [at for at in sequence.answer if at not in said]
+            at = max(free, key=lambda place: logits[place].max().item())
+            ids[at] = said[at] = logits[at].argmax().item()
+        assert (said == dict(sequence.answer)) == right
+    assert any(found) and not all(found)
+
+
+def test_what_an_autoregressive_network_tells_is_what_it_gives_greedily(networks, words):
+    asked = [questions.question(Asker(networks["ar"], words), row) for row in remembering.everything()]
+    assert questions.told(networks["ar"], asked).equal(questions.score_answers(networks["ar"], asked)[1])
 
 
 def test_moments_in_training_are_those_of_rows_evenly_chosen(networks, words, ids):
@@ -300,13 +396,14 @@ def test_the_table_has_each_measure_before_after_and_its_change():
             "log_p_wanted_after": [-1.0, -3.0, -1.0, -1.0],
             "log_p_rival_after": -2.0,
             "exact_after": [True, False, True, True],
+            "told": np.nan,
         }
     )
-    table = edit.edits_table(probed, [True, False]).set_index(["measure", "statistic", "when"])
+    table = edit.edits_table(probed, [True, False], {"a": 3, "b": 5}).set_index(["measure", "statistic", "when"])
     each = table[table.fact.notna()]
-    assert each.loc[("paraphrase", "log_p", "change"), ["fact", "value"]].to_numpy().tolist() == [
-        ["a", 1.0],
-        ["b", 3.0],
+    assert each.loc[("paraphrase", "lead", "change"), ["fact", "tokens", "value"]].to_numpy().tolist() == [
+        ["a", 3, 1.0],
+        ["b", 5, 3.0],
     ]
     table = table[table.fact.isna()]
     assert table.loc[("value", "found", "after"), ["value", "n"]].tolist() == [0.5, 2]

@@ -31,7 +31,9 @@ from reversal.figures import (
     symmetry,
     tracing,
 )
+from reversal.memory import evidence
 from reversal.memory import symmetry as statistics
+from reversal.memory import vocabulary as memory_vocabulary
 from reversal.recall import files as completion_files
 from reversal.tracing import tables as trace_tables
 from reversal.tracing import time_tables, vocabulary
@@ -194,44 +196,48 @@ def time_table(layers=2):
     return pd.concat(parts)
 
 
-def memory(table, models=MODELS, layers=("peak", "0", "2"), stages=("seed_1", "base")):
-    """A table of `symmetry` for made-up keys and values of ten facts."""
+@functools.cache
+def compared(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", "base")):
+    """A table of `symmetry` for made-up vectors of ten facts."""
     parts = []
-    for name in models:
-        for stage in stages:
-            for number, layer in enumerate(layers):
-                rng = np.random.default_rng(number)
-                shapes = {"key": (10, 6), "value": (10, 5), "output": (10, 5), "down": (5, 6)}
-                sides = ("forward", "reverse")
-                arrays = {f"{kind}_{side}": rng.random(shape) for kind, shape in shapes.items() for side in sides}
-                about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
-                parts.append(table(arrays, rng).assign(**about))
-    return pd.concat(parts, ignore_index=True)
-
-
-@functools.cache
-def compared(**how):
-    options = {"components": 2, "permutations": 90}
-    return statistics.over_layers(memory(lambda arrays, rng: statistics.compare_all(arrays, rng=rng, **options), **how))
-
-
-@functools.cache
-def retrieved(**how):
-    return memory(lambda arrays, rng: statistics.retrieval_curve(arrays, components=2, rng=rng), **how)
+    sides = {side for pair in memory_vocabulary.PAIRS.values() for side in pair}
+    for name, stage, (number, layer) in itertools.product(models, stages, enumerate(layers)):
+        rng = np.random.default_rng(number)
+        arrays = {side: rng.random((4, 10, 5)) for side in sorted(sides) if stage != "base" or "value" not in side}
+        about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
+        parts.append(statistics.compare_all(arrays, components=2, permutations=90, rng=rng).assign(**about))
+    return statistics.over_layers(pd.concat(parts, ignore_index=True))
 
 
 def edited(models=MODELS):
     records = [
-        (model, 1, layer, layer == 0, group, measure, statistic, when, fact, value, value - 0.1, value + 0.1)
+        (model, 1, how, layer, (how, layer) == ("layer", 0), "last subject", group, measure, *rest)
         for model in models
-        for layer in (0, 1)
+        for how, layer in (("layer", 0), ("layer", 1), ("random", 3), ("traced", 2), ("masked", 0), ("both", 0))
         for group in ("both", "p2d")
         for measure in ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
-        for statistic in ("preferred", "exact", "log_p")
-        for when, fact, value in (("before", None, 0.2), ("after", None, 0.8), ("change", "p2d-0", 0.6))
+        for rest in (
+            *(
+                ("preferred", when, None, None, value, value - 0.1, value + 0.1)
+                for when, value in (("before", 0.2), ("after", 0.8))
+            ),
+            ("lead", "change", "p2d-0", 4, 6.0, np.nan, np.nan),
+            *(("told", "after", f"p2d-{n}", n, n % 2, np.nan, np.nan) for n in (4, 5) if measure == "efficacy"),
+        )
     ]
-    columns = ["model", "seed", "layer", "peak", "group", "measure", "statistic", "when"]
-    return pd.DataFrame(records, columns=[*columns, "fact", "value", "ci_low", "ci_high"])
+    columns = ["model", "seed", "how", "layer", "peak", "role", "group", "measure", "statistic", "when"]
+    return pd.DataFrame(records, columns=[*columns, "fact", "tokens", "value", "ci_low", "ci_high"])
+
+
+def summed_up(verdict="two", share=0.03):
+    records = [
+        (model, 1, kind, what, share, share - 0.05, share + 0.05, verdict)
+        for model in MODELS
+        for kind, measures in evidence.ABOUT.items()
+        for what in measures
+    ]
+    columns = ["model", "seed", "kind", "what", "share", "share_low", "share_high", "verdict"]
+    return pd.DataFrame(records, columns=columns)
 
 
 def ablated():
@@ -281,8 +287,9 @@ DRAWN = {
     "hand_over": lambda pair: tracing.hand_over(time_table(), models=MODELS),
     "hidden_steps": lambda pair: tracing.hidden_steps(time_table(), models=MODELS),
     "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
-    "symmetry_retrieval": lambda pair: symmetry.symmetry_retrieval(retrieved(), models=MODELS),
+    "symmetry": lambda pair: symmetry.symmetry(compared(), models=MODELS),
     "edits": lambda pair: editing.edits(edited(), models=MODELS),
+    "memories": lambda pair: sharing.memories(summed_up(), models=MODELS),
     "one_memory": lambda pair: sharing.one_memory(*rewritten(), models=MODELS),
     "ablations": lambda pair: ablation.ablations(ablated(), models=MODELS),
 }
@@ -334,7 +341,10 @@ EDGES = {
         compared(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),
     "no comparisons": lambda: symmetry.symmetry_layers(compared().head(0), models=MODELS),
-    "nothing retrieved": lambda: symmetry.symmetry_retrieval(retrieved().head(0), models=MODELS),
+    "nothing compared": lambda: symmetry.symmetry(compared().head(0), models=MODELS),
+    "bases alone compared": lambda: symmetry.symmetry(compared(stages=("base",)), models=MODELS),
+    "no evidence": lambda: sharing.memories(summed_up().head(0), models=MODELS),
+    "evidence that is blind": lambda: sharing.memories(summed_up("blind", np.nan), models=MODELS),
     "edits of one model": lambda: editing.edits(edited(["ar"]), models=MODELS),
     "edits unknown": lambda: editing.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
     "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),

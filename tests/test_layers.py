@@ -60,9 +60,10 @@ def test_without_a_clear_effect_tracing_points_nowhere(effects):
 
 
 def test_peaks_are_read_from_their_file_and_absent_without_one(tmp_path):
-    (tmp_path / "peaks.json").write_text(json.dumps(PEAKS))
-    assert layers.read(tmp_path / "peaks.json") == PEAKS
-    assert layers.read([]) == {}
+    site = {"layer": 2, "role": "last prompt"}
+    (tmp_path / "peaks.json").write_text(json.dumps(PEAKS | {"site": site}))
+    assert layers.read(tmp_path / "peaks.json") == PEAKS and layers.read_site(tmp_path / "peaks.json") == site
+    assert layers.read([]) == layers.read_site([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,9 @@ def test_a_layer_that_the_network_lacks_is_refused():
 
 def test_all_layers_are_taken_where_nothing_was_traced():
     assert layers.chosen_layers("peak", {}, 3, "mdm") == [0, 1, 2]
+
+
+def test_values_are_sought_in_the_first_layer_where_nothing_was_traced():
+    assert layers.sought_layers("peak", {}, 3, "mdm") == [0]
+    assert layers.sought_layers("peak", PEAKS, 4, "mdm") == layers.chosen_layers("peak", PEAKS, 4, "mdm")
+    assert layers.sought_layers([2], {}, 3, "mdm") == [2]

@@ -6,9 +6,11 @@ from scipy import linalg, spatial, stats
 from reversal.common import contrasts
 from reversal.memory import symmetry, vocabulary
 
-SIMILARITIES = [symmetry.linear_cka, symmetry.debiased_cka, symmetry.rsa]
-NAME = "name: key forward × value reverse"
-VALUES = "values: forward × reverse"
+SIMILARITIES = [symmetry.debiased_cka, symmetry.rsa]
+NAME, DESCRIPTION = vocabulary.CONCEPTS.values()
+STATE = vocabulary.STATES["name"]
+VALUES = "fact: value"
+KINDS = ("output at subject", "value", "state at subject", "state at answer")
 
 
 @pytest.fixture
@@ -16,25 +18,18 @@ def rng():
     return np.random.default_rng(0)
 
 
-def planted(strength, rng, n=30, mlp=40, width=20):
-    """Four sets of vectors that are `strength` parts shared and one part noise: at 0, four unrelated memories."""
-    concept = rng.standard_normal((n, 6))
+def planted(strength, rng, n=30, width=20, noise=0.1, parts=4):
+    """Sets of vectors that are `strength` parts shared and one part their own: at 0, unrelated memories.
 
-    def seen(dimensions):
-        shared = concept @ rng.standard_normal((6, dimensions)) / 6**0.5
-        return strength * shared + rng.standard_normal((n, dimensions))
+    Of each there are several parts, which differ by `noise`; two of values.
+    """
+    concept = rng.standard_normal((n, 6)) @ rng.standard_normal((6, width)) / 6**0.5
 
-    down = rng.standard_normal((2, width, mlp)) / mlp**0.5
-    return {
-        "key_forward": seen(mlp),
-        "value_forward": seen(width),
-        "key_reverse": seen(mlp),
-        "value_reverse": seen(width),
-        "output_forward": seen(width),
-        "output_reverse": seen(width),
-        "down_forward": down[0],
-        "down_reverse": down[1],
-    }
+    def seen(kind):
+        own = strength * concept + rng.standard_normal((n, width))
+        return own + noise * rng.standard_normal((2 if kind == "value" else parts, n, width))
+
+    return {vocabulary.side(kind, way): seen(kind) for kind in KINDS for way in vocabulary.WAYS}
 
 
 def rotation(dimensions, rng):
@@ -42,7 +37,7 @@ def rotation(dimensions, rng):
 
 
 def compare(arrays, rng, **options):
-    settings = {"components": 5, "permutations": 190} | options
+    settings = {"components": 5, "permutations": 9_500} | options
     table = symmetry.compare_all(arrays, rng=rng, **settings)
     return table.set_index(["comparison", "statistic"])
 
@@ -76,15 +71,6 @@ def test_similarity_does_not_depend_on_which_comes_first(similarity, rng):
     assert similarity(first, second) == pytest.approx(similarity(second, first))
 
 
-def test_linear_cka_is_the_alignment_of_cross_covariances(rng):
-    first, second = rng.standard_normal((25, 8)), rng.standard_normal((25, 3))
-    first, second = first - first.mean(0), second - second.mean(0)
-    expected = np.linalg.norm(first.T @ second) ** 2 / (
-        np.linalg.norm(first.T @ first) * np.linalg.norm(second.T @ second)
-    )
-    assert symmetry.linear_cka(first, second) == pytest.approx(expected)
-
-
 def test_rsa_is_scipys_spearman_of_scipys_distances(rng):
     first, second = rng.standard_normal((25, 8)), rng.standard_normal((25, 3))
     expected = stats.spearmanr(spatial.distance.pdist(first), spatial.distance.pdist(second)).statistic
@@ -104,10 +90,19 @@ def test_debiased_cka_is_the_ratio_of_unbiased_dependences(rng):
     assert symmetry.debiased_cka(first, second) == pytest.approx(expected)
 
 
-def test_with_few_facts_plain_cka_sees_similarity_in_noise_and_debiased_cka_does_not(rng):
+def test_with_few_facts_debiased_cka_sees_no_similarity_in_noise(rng):
     pairs = [(rng.standard_normal((20, 200)), rng.standard_normal((20, 200))) for _ in range(30)]
-    assert np.mean([symmetry.linear_cka(*pair) for pair in pairs]) > 0.8
     assert np.mean([symmetry.debiased_cka(*pair) for pair in pairs]) == pytest.approx(0, abs=0.05)
+
+
+def test_nearness_is_one_for_the_same_vectors_moved_and_scaled_and_minus_a_share_for_unrelated_facts(rng):
+    first = rng.standard_normal((20, 9))
+    assert symmetry.nearness(first, 5 * first + 3) == pytest.approx(1)
+    assert symmetry.nearness(first, -first) == pytest.approx(-1)
+    unit = symmetry._standard(first)
+    turned = [symmetry.nearness(first, first[np.roll(np.arange(20), shift)]) for shift in range(1, 20)]
+    assert np.mean(turned) == pytest.approx(-1 / 19)
+    assert (unit**2).sum() == pytest.approx(1)
 
 
 def test_subspaces_overlap_wholly_with_themselves_and_not_with_their_complement(rng):
@@ -128,38 +123,35 @@ def test_the_chance_of_overlap_is_that_of_random_subspaces(rng):
 
 
 def test_unrelated_memories_are_called_symmetric_no_more_often_than_the_level_says():
-    seeds = 120
+    seeds = 50
     tables = []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        tables.append(compare(planted(0, rng, n=12, mlp=14, width=10), rng, components=3).reset_index())
+        arrays = planted(0, rng, n=12, width=10)
+        tables.append(compare(arrays, rng, components=3, pairs=(STATE,), permutations=2_950).reset_index())
     p = pd.concat(tables).set_index(["comparison", "statistic"]).p_value
     most = stats.binom.ppf(0.9999, seeds, 0.1)
-    for pair in vocabulary.COMPARISONS:
-        for statistic in vocabulary.STATISTICS[:5]:
-            assert (p[pair, statistic] <= 0.1).sum() <= most, (pair, statistic)
-    # Projected keys have the directions of their down-projection in common, so only these overlaps are by chance.
-    for pair in ("keys: forward × reverse", VALUES):
-        assert (p[pair, "subspace_overlap"] <= 0.1).sum() <= most, pair
+    for statistic in vocabulary.STATISTICS:
+        assert (p[STATE, statistic] <= 0.1).sum() <= most, statistic
     # Continuous statistics have uniform p-values; the discrete ones are only bounded.
-    for statistic in ("linear_cka", "debiased_cka", "rsa"):
-        assert stats.kstest(p[VALUES, statistic], "uniform").pvalue > 1e-3, statistic
+    for statistic in ("debiased_cka", "rsa", "nearness"):
+        assert stats.kstest(p[STATE, statistic], "uniform").pvalue > 1e-3, statistic
 
 
 def test_a_shared_representation_is_found_and_grows_with_what_is_shared():
     def averaged(strength):
-        generators = map(np.random.default_rng, range(6))
-        tables = [compare(planted(strength, rng), rng, permutations=990, components=6) for rng in generators]
+        generators = map(np.random.default_rng, range(3))
+        pairs = (NAME, STATE, VALUES)
+        tables = [compare(planted(strength, rng), rng, components=6, pairs=pairs) for rng in generators]
         return sum(tables) / len(tables)
 
     none, some, most = (averaged(strength) for strength in (0, 1, 6))
-    for pair in vocabulary.COMPARISONS:
-        for statistic in ("linear_cka", "debiased_cka", "rsa", "retrieval_at_1"):
+    for pair in (NAME, STATE, VALUES):
+        for statistic in set(vocabulary.STATISTICS) - {"subspace_overlap"} - ({"probe"} if pair != STATE else set()):
             at = (pair, statistic)
             assert none.value[at] < some.value[at] < most.value[at], at
             assert most.p_value[at] < 0.02 < none.p_value[at], at
-        assert none.value[pair, "mean_rank"] > some.value[pair, "mean_rank"] > most.value[pair, "mean_rank"]
-    assert most.value[VALUES, "retrieval_at_1"] > 0.9
+    assert most.value[VALUES, "retrieval_at_1"] > 0.9 and most.value[STATE, "probe"] > 0.9
 
 
 def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
@@ -168,13 +160,91 @@ def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
     found = {"free": 0, "grouped": 0}
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        arrays = planted(0, rng, n=20, mlp=12, width=8)
-        for name in list(arrays)[:4]:
-            arrays[name][:10] += 2
+        arrays = planted(0, rng, n=20, width=8)
+        for array in arrays.values():
+            array[:, :10] += 2
         for kind, given in (("free", None), ("grouped", groups)):
-            found[kind] += compare(arrays, rng, groups=given, components=3).p_value[VALUES, "rsa"] <= 0.05
+            table = compare(arrays, rng, groups=given, components=3, pairs=(VALUES,))
+            found[kind] += table.p_value[VALUES, "rsa"] <= 0.05
     assert found["free"] >= 18
     assert found["grouped"] <= 5
+
+
+# What could have been seen
+
+
+def test_the_ceiling_of_identical_halves_is_one_and_noise_lowers_it(rng):
+    same, noisy = (compare(planted(0, np.random.default_rng(1), noise=noise), rng) for noise in (0, 1))
+    whole = same.ceiling.dropna()
+    assert whole.to_numpy() == pytest.approx(1) and len(whole) == len(same) - 5  # no probe of five pairs with values
+    told = noisy.ceiling.dropna()
+    assert (told <= 1).all() and (told.xs("debiased_cka", level=1) < 0.9).all()
+
+
+def test_what_is_wholly_shared_but_for_noise_reaches_its_ceiling():
+    """The same memory read twice: likeness between the directions is that of the halves within each."""
+    found, pair = [], "fact: state at subject"
+    for rng in map(np.random.default_rng, range(20)):
+        memory = rng.standard_normal((30, 20))
+        arrays = {side: memory + 0.7 * rng.standard_normal((4, 30, 20)) for side in vocabulary.PAIRS[pair]}
+        found.append(compare(arrays, rng, pairs=(pair,), brief=True))
+    mean = sum(found) / len(found)
+    for statistic in ("debiased_cka", "nearness"):
+        at = (pair, statistic)
+        assert mean.value[at] == pytest.approx(mean.ceiling[at], abs=0.03) and mean.ceiling[at] < 0.9
+
+
+def found_in(arrays, statistic, rng):
+    """One statistic's `Finding` about the states of subjects."""
+    pair = "fact: state at subject"
+    halves = {side: symmetry._halves(arrays[side]) for side in vocabulary.PAIRS[pair]}
+    orders = symmetry.permute(np.zeros(next(iter(halves.values())).shape[1]), 200, rng)
+    if statistic == "nearness":
+        return symmetry._nearness_findings(halves, [pair], orders)[pair, statistic]
+    return symmetry._shape_findings(halves, [pair], orders, [statistic])[pair, statistic]
+
+
+@pytest.mark.parametrize("statistic", ["debiased_cka", "nearness"])
+def test_an_effect_as_large_as_the_least_is_found_four_times_in_five(statistic):
+    """Planted by hand: the first side's other half, mixed into an unrelated memory."""
+    n, powers, values = 24, [], []
+    first, second = vocabulary.PAIRS["fact: state at subject"]
+    rngs = map(np.random.default_rng, range(30))
+    least = np.mean([found_in(planted(0, rng, n=n, noise=0.3), statistic, rng).least for rng in rngs])
+    for share in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
+        seen = []
+        for rng in map(np.random.default_rng, range(1000, 1060)):
+            arrays = planted(0, rng, n=n, noise=0.3)
+            parts = (1 - share) ** 0.5 * arrays[second], share**0.5 * arrays[first]
+            if statistic == "nearness":
+                arrays[second] = sum(parts)
+            else:  # side by side, so that Gram matrices add up
+                arrays[second] = np.concatenate(parts, axis=2)
+            seen.append(found_in(arrays, statistic, rng))
+        powers.append(np.mean([one.p_value <= 0.05 for one in seen]))
+        values.append(np.mean([one.value for one in seen]))
+    assert 0.65 < np.interp(least, values, powers) < 0.95, (least, values, powers)
+
+
+def test_a_probe_that_knows_which_directions_vary_tells_facts_apart_where_others_are_drowned(rng):
+    facts = np.concatenate([rng.standard_normal((20, 5)), np.zeros((20, 5))], axis=1)
+    loud = np.concatenate([np.zeros(5), np.full(5, 3.0)])
+    drawn = facts + rng.standard_normal((8, 20, 10)) * (0.2 + loud)
+    told = symmetry.told_apart(drawn[:4], drawn[4:])
+    nearest = np.argmax(drawn[4:].mean(0) @ drawn[:4].mean(0).T, axis=1) == np.arange(20)
+    assert np.trace(told) / 20 > 0.9 > 0.5 > nearest.mean()
+    assert told.sum(1) == pytest.approx(1)
+
+
+def test_the_probe_is_the_discriminant_of_its_covariance(rng):
+    taught, asked = rng.standard_normal((2, 3, 9, 6))
+    means = taught.mean(0)
+    within = ((taught - means).reshape(27, 6).T @ (taught - means).reshape(27, 6)) / (9 * 2)
+    weight = np.linalg.inv(within + 0.1 * np.trace(within) / 6 * np.eye(6))
+    means, centred = means - means.mean(0), asked - asked.mean((0, 1))
+    score = centred @ weight @ means.T / np.sqrt(np.diagonal(means @ weight @ means.T))
+    expected = np.mean([np.eye(9)[one] for one in score.argmax(-1)], axis=0)
+    assert symmetry.told_apart(taught, asked) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("shared", "facts"), [(0.6, 30), (0.9, 30), (0.6, 15)])
@@ -198,39 +268,41 @@ def test_the_interval_of_a_similarity_holds_its_level(shared, facts):
 
 
 def test_every_interval_holds_its_estimate(rng):
-    table = compare(planted(1, rng, n=24), rng)
+    table = compare(planted(1, rng, n=24), rng).dropna(subset="value")
     assert ((table.ci_low <= table.value) & (table.value <= table.ci_high)).all()
 
 
 def test_of_two_named_tests_on_unrelated_memories_one_in_twenty_families_errs():
-    families, pairs, wrong = 400, tuple(vocabulary.CONCEPTS.values()), 0
+    families, pairs, wrong = 400, (NAME, DESCRIPTION), 0
     for seed in range(families):
         rng = np.random.default_rng(seed)
-        spaces = symmetry._spaces(planted(0, rng, n=12, mlp=8, width=6))
+        halves = {name: symmetry._halves(space) for name, space in planted(0, rng, n=12, width=6).items()}
         alone = {
             (pair, vocabulary.HEADLINE): symmetry.Finding(
-                symmetry.debiased_cka(*(spaces[side] for side in vocabulary.PAIRS[pair]))
+                np.mean(
+                    [symmetry.debiased_cka(*two) for two in symmetry._crossed(*map(halves.get, vocabulary.PAIRS[pair]))]
+                )
             )
             for pair in pairs
         }
-        found = symmetry._named_findings(alone, spaces, pairs, symmetry.permute(np.zeros(12), 200, rng))
+        found = symmetry._named_findings(alone, halves, pairs, symmetry.permute(np.zeros(12), 200, rng))
         assert all(one.p_adjusted >= one.p_value for one in found.values())
         wrong += any(one.p_adjusted <= 0.05 for one in found.values())
     assert stats.binom.ppf(0.001, families, 0.04) <= wrong <= stats.binom.ppf(0.999, families, 0.05)
 
 
 def test_beyond_the_base_is_nothing_where_nothing_changed_and_clear_where_all_did(rng):
-    arrays = planted(0, rng)
-    assert (symmetry.beyond(arrays, arrays).value == 0).all()
-    gained = symmetry.beyond(planted(6, rng), arrays)
-    assert (gained.ci_low > 0).all() and set(gained.comparison) == set(vocabulary.CONCEPTS.values())
+    arrays, pairs = planted(0, rng), list(vocabulary.STATES.values())
+    assert (symmetry.beyond(arrays, arrays, pairs=pairs).value == 0).all()
+    gained = symmetry.beyond(planted(6, rng), arrays, pairs=pairs)
+    assert (gained.ci_low > 0).all() and gained.comparison.tolist() == pairs
 
 
 def test_one_fact_apart_from_all_others_is_told(rng):
     arrays = planted(0, rng)
-    arrays["value_reverse"][3] *= 50
-    largest = compare(arrays, rng).largest
-    assert largest[VALUES].iloc[0] > 0.9 > 0.3 > largest["keys: forward × reverse"].iloc[0]
+    arrays["value, reverse"][:, 3] *= 50
+    largest = compare(arrays, rng, brief=True).largest
+    assert largest[VALUES].iloc[0] > 0.9 > 0.3 > largest[STATE].iloc[0]
 
 
 # Fast paths and held-out facts
@@ -238,7 +310,7 @@ def test_one_fact_apart_from_all_others_is_told(rng):
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_the_fast_null_equals_comparing_anew_for_each_permutation(similarity, rng):
-    shape = {"linear_cka": symmetry._centred, "debiased_cka": symmetry._debiased, "rsa": symmetry._ranked}
+    shape = {"debiased_cka": symmetry._debiased, "rsa": symmetry._ranked}
     first, second = rng.standard_normal((13, 6)), rng.standard_normal((13, 9))
     orders = symmetry.permute(np.zeros(13), 150, rng)
     shapes = [shape[similarity.__name__](symmetry._gram(space)) for space in (first, second)]
@@ -318,41 +390,55 @@ def test_folds_share_out_each_group_and_hold_two_candidates_or_more(rng):
 
 def test_the_table_has_a_row_for_each_statistic_and_the_same_seed_gives_it_again(rng):
     arrays = planted(1, rng, n=12)
-    table = symmetry.compare_all(arrays, components=3, permutations=90, rng=np.random.default_rng(1))
-    again = symmetry.compare_all(arrays, components=3, permutations=90, rng=np.random.default_rng(1))
+    table = symmetry.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1))
+    again = symmetry.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1))
     pd.testing.assert_frame_equal(table, again)
     assert list(table) == ["comparison", "statistic", *symmetry.Finding._fields, "largest", "n"]
     assert not table.duplicated(["comparison", "statistic"]).any()
-    named = table.comparison.isin(vocabulary.CONCEPTS.values()) & (table.statistic == vocabulary.HEADLINE)
+    named = table.comparison.isin((NAME, DESCRIPTION)) & (table.statistic == vocabulary.HEADLINE)
     assert (table.p_adjusted.notna() == named).all()
-    assert table.drop(columns="p_adjusted").notna().all(axis=None) and (table.n == 12).all()
-    assert (table.groupby("comparison").size() == 5).sum() == 2  # a key and a value make no angle
-    assert table.p_value[~named].between(0.1, 1).all() and table.p_value[named].between(1 / 91, 1).all()
+    planted_for = table.statistic.isin(["debiased_cka", "nearness"])
+    assert (table.least.notna() <= planted_for).all()
+    valued = table.comparison.str.contains("value")
+    told = table[(table.statistic != "probe") | ~valued]
+    assert told.drop(columns=["p_adjusted", "least"]).notna().all(axis=None) and (table.n == 12).all()
+    assert (table.groupby("comparison").size() == len(vocabulary.STATISTICS)).all()
+    assert told.p_value[~named].between(0.05, 1).all() and table.p_value[named].between(1 / 951, 1).all()
+    brief = symmetry.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1), brief=True)
+    assert set(brief.statistic) == set(vocabulary.BRIEF)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_too_few_facts_give_a_full_table_of_nothing(n, rng):
     arrays = planted(0, rng, n=n)
     table = symmetry.compare_all(arrays, components=3, permutations=90, rng=rng)
-    assert len(table) == 64 and table.p_value.isna().all() and (table.n == n).all()
-    assert symmetry.retrieval_curve(arrays, components=3, rng=rng).empty
+    assert len(table) == 10 * len(vocabulary.STATISTICS) and table.p_value.isna().all() and (table.n == n).all()
     assert table.p_adjusted.isna().all()
-    assert len(symmetry.pca_pairs(arrays)) == (10 * n if n > 1 else 0)
+    assert len(symmetry.pca_pairs(arrays, pairs=[NAME, STATE])) == (4 * n if n > 1 else 0)
     assert symmetry.spectra(arrays).empty == (n < 2)
 
 
 def test_the_fewest_facts_that_are_compared_give_numbers(rng):
-    assert compare(planted(1, rng, n=8), rng).drop(columns="p_adjusted").notna().all(axis=None)
+    table = compare(planted(1, rng, n=8), rng, pairs=(STATE,))
+    assert table.drop(columns=["p_adjusted", "least"]).notna().all(axis=None)
+
+
+def test_one_part_has_no_ceiling_and_is_compared_all_the_same(rng):
+    arrays = {name: array[:1] for name, array in planted(3, rng).items()}
+    table = compare(arrays, rng, pairs=(STATE,))
+    assert table.ceiling.isna().all() and table.least.isna().all()
+    assert table.value.drop((STATE, "probe")).notna().all() and np.isnan(table.value[STATE, "probe"])
+    assert table.p_value[STATE, "debiased_cka"] < 0.02
 
 
 def test_values_that_are_all_alike_are_no_evidence(rng):
     arrays = planted(1, rng)
-    arrays["value_reverse"][:] = 1
+    arrays["value, reverse"][:] = 1
     table = compare(arrays, rng)
-    assert table.loc[(VALUES, ["linear_cka", "debiased_cka", "rsa", "subspace_overlap"]), "p_value"].isna().all()
-    assert table.value[VALUES, "retrieval_at_1"] == 0
-    assert table.value[VALUES, "mean_rank"] == pytest.approx(3.5)
-    assert table.p_value[VALUES, "mean_rank"] == 1
+    assert table.loc[(VALUES, ["debiased_cka", "rsa", "subspace_overlap"]), "p_value"].isna().all()
+    assert table.value[VALUES, "nearness"] == table.value[VALUES, "retrieval_at_1"] == 0
+    assert table.value[VALUES, "outranked"] == pytest.approx(0.5)
+    assert table.p_value[VALUES, "outranked"] == table.p_value[VALUES, "nearness"] == 1
 
 
 def test_a_layer_pays_for_all_layers_and_the_peak_for_none():
@@ -361,56 +447,23 @@ def test_a_layer_pays_for_all_layers_and_the_peak_for_none():
     assert symmetry.over_layers(table).p_adjusted.tolist() == pytest.approx([0.01, 0.03, 0.03, 0.03] * 2)
 
 
-def test_the_retrieval_curve_starts_at_retrieval_at_1_and_ends_at_one(rng):
-    arrays = planted(2, rng, n=17)
-    table = compare(arrays, np.random.default_rng(4))
-    curve = symmetry.retrieval_curve(arrays, components=5, rng=np.random.default_rng(4))
-    for pair, part in curve.groupby("comparison"):
-        assert part.value.iloc[0] == table.value[pair, "retrieval_at_1"]
-        assert part.value.is_monotonic_increasing and part.value.iloc[-1] == part.chance.iloc[-1] == 1
-        assert part.k.tolist() == [1, 2, 3, 4]  # 17 facts in 5 folds: 4, 4, 3, 3, 3
-        assert part.chance.iloc[0] == pytest.approx(5 / 17, abs=0.05)
-
-
-def test_unrelated_memories_follow_the_chance_curve():
-    curves = [
-        symmetry.retrieval_curve(planted(0, generator), components=5, rng=generator)
-        for generator in map(np.random.default_rng, range(20))
-    ]
-    mean = pd.concat(curves).groupby("k")[["value", "chance"]].mean()
-    assert mean.value.to_numpy() == pytest.approx(mean.chance.to_numpy(), abs=0.03)
-
-
-def test_the_chance_of_retrieval_knows_that_facts_stay_within_their_groups():
-    """Two groups that lie far apart: a fact's partner is found among its own group alone, by chance in 1 of 2."""
-    rng = np.random.default_rng(0)
-    arrays, groups = planted(0, rng, n=20), np.repeat([0, 1], 10)
-    for name in list(arrays)[:4]:
-        arrays[name][:10] += 30
-    curve = symmetry.retrieval_curve(arrays, components=4, rng=rng, groups=groups, pairs=(VALUES,))
-    assert 0.4 < curve.chance.iloc[0] < 0.6  # not 1 of 4, the candidates of both groups
-
-
 def test_effective_rank_counts_equal_directions(rng):
     arrays = planted(0, rng, n=30)
-    arrays["value_forward"] = np.tile(np.eye(20)[:5] - np.eye(20)[5:10], (6, 1))
-    arrays["value_forward"][::2] *= -1
+    arrays["value, forward"] = np.tile(np.eye(20)[:5] - np.eye(20)[5:10], (1, 6, 1))
+    arrays["value, forward"][:, ::2] *= -1
     table = symmetry.spectra(arrays).set_index("space")
-    assert table.effective_rank["value forward"].iloc[0] == pytest.approx(5)
-    assert table.share["value forward"].to_numpy()[:5] == pytest.approx(0.2)
+    assert table.effective_rank["value, forward"].iloc[0] == pytest.approx(5)
+    assert table.share["value, forward"].to_numpy()[:5] == pytest.approx(0.2)
     assert table.groupby("space").cumulative.last().to_numpy() == pytest.approx(1)
-    assert len(table.loc["key forward"]) == 29 and len(table.loc["projected key forward"]) == 20
+    assert len(table.loc["state at subject, forward"]) == 20
 
 
 def test_paired_points_coincide_where_the_memories_are_the_same_but_for_offset_and_size(rng):
     arrays = planted(0, rng)
-    arrays["value_reverse"] = 5 * arrays["value_forward"] + 2
-    points = symmetry.pca_pairs(arrays).set_index(["comparison", "side", "fact"]).sort_index()
+    arrays["value, reverse"] = 5 * arrays["value, forward"] + 2
+    points = symmetry.pca_pairs(arrays, pairs=[VALUES]).set_index(["comparison", "side", "fact"]).sort_index()
     first, second = (points.loc[(VALUES, side), ["x", "y"]] for side in vocabulary.COMPARISONS[VALUES])
     assert np.allclose(first, second)
-    assert set(points.space[VALUES]) == {"model"}
-    assert set(points.space["keys: forward × reverse"]) == {"MLP"}
-    assert NAME not in points.index.get_level_values("comparison")
     assert (points.x_share >= points.y_share).all()
 
 
@@ -418,34 +471,31 @@ def test_paired_points_coincide_where_the_memories_are_the_same_but_for_offset_a
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "message"),
+    ("array", "message"),
     [
-        ("value_reverse", np.ones((29, 20)), r"value_reverse has shape \(29, 20\); the other arrays need \(30, 20\)"),
-        ("key_reverse", np.ones((30, 41)), r"key_reverse has shape \(30, 41\); the other arrays need \(30, 40\)"),
-        ("down_forward", np.ones((40, 20)), r"down_forward has shape \(40, 20\); the other arrays need \(20, 40\)"),
-        ("key_forward", np.ones(30), r"key_forward has shape \(30,\); arrays have two dimensions"),
+        (np.ones((2, 29, 20)), r"value, reverse has 29 facts; the other arrays have 30"),
+        (np.ones((30, 20)), r"value, reverse has shape \(30, 20\); arrays are parts × facts × width"),
     ],
 )
 @pytest.mark.parametrize("function", [compare, lambda arrays, rng: symmetry.spectra(arrays)])
-def test_wrong_shapes_are_refused_in_one_line(name, array, message, function, rng):
+def test_wrong_shapes_are_refused_in_one_line(array, message, function, rng):
     with pytest.raises(ValueError, match=message) as refusal:
-        function(planted(0, rng) | {name: array}, rng)
+        function(planted(0, rng) | {"value, reverse": array}, rng)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_fact_without_a_number_is_refused_by_its_index(rng):
     arrays = planted(0, rng)
-    arrays["value_reverse"][7, 3] = np.nan
-    with pytest.raises(ValueError, match="value_reverse is not finite at fact 7"):
+    arrays["value, reverse"][1, 7, 3] = np.nan
+    with pytest.raises(ValueError, match="value, reverse is not finite at fact 7"):
         compare(arrays, rng)
 
 
-def test_what_is_missing_or_does_not_fit_is_said(rng):
+def test_what_does_not_fit_is_said_and_what_is_missing_is_not_compared(rng):
     arrays = planted(0, rng)
     with pytest.raises(ValueError, match="29 groups for 30 facts"):
         compare(arrays, rng, groups=["p2d"] * 29)
     with pytest.raises(ValueError, match="folds is 1"):
         compare(arrays, rng, folds=1)
-    del arrays["down_reverse"]
-    with pytest.raises(ValueError, match="arrays lack down_reverse"):
-        compare(arrays, rng)
+    del arrays["value, reverse"]
+    assert NAME not in compare(arrays, rng, brief=True).index.get_level_values(0)

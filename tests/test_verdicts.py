@@ -75,17 +75,11 @@ def test_a_greater_correlation_never_reads_as_less_alike(one, other):
     order = [*verdicts.LIKENESS, "not clearly alike", "at most loosely similar"]
     low, high = (order.index(verdicts.likeness(effects(r))) for r in sorted((one, other)))
     assert high <= low
-    assert verdicts.route({"name": effects(one), "description": effects(other)}) == order[low]
 
 
 @pytest.mark.parametrize("found", [effects(0.99, enough=False, few=True), effects(0.99, enough=False)])
 def test_effects_that_can_not_be_compared_have_no_likeness_and_no_correlation(found):
     assert verdicts.likeness(found) == "not comparable" and "r =" not in verdicts.correlation(found)
-    assert verdicts.route({"name": effects(0.95), "description": found}) == "not comparable"
-
-
-def test_the_route_of_one_question_alone_says_nothing():
-    assert verdicts.route({"name": effects(0.95)}) == "not comparable"
 
 
 def test_a_likeness_is_faint_only_where_a_significant_one_reaches_zero():
@@ -94,16 +88,6 @@ def test_a_likeness_is_faint_only_where_a_significant_one_reaches_zero():
 
     assert verdicts.faint({"names": found(True, -0.1), "descriptions": found(True, 0.2)})
     assert not verdicts.faint({"names": found(True, 0.1), "descriptions": found(False, -0.2)})
-
-
-def test_only_edits_that_take_speak_of_the_reverse_question():
-    def group(efficacy):
-        return {
-            "efficacy": {"preferred": {"after": {"estimate": efficacy}}},
-            "reverse_new": {"preferred": {"change": {"verdict": "more"}}},
-        }
-
-    assert verdicts.taken({"both": group(0.5), "p2d": group(0.49)}) == {"both": {"verdict": "more"}}
 
 
 def test_reasons_for_not_tracing_are_told_once():

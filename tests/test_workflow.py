@@ -324,7 +324,8 @@ EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/edits/md
     ids=["of neither", "of keys and values", "of edits"],
 )
 def test_jobs_depend_on_peaks_only_where_these_are_asked_for(checkout, changed_study, layers, made, needed):
-    study = changed_study(keyvalue={**SMOKE["keyvalue"], "layers": layers}, edits={**SMOKE["edits"], "layers": layers})
+    keyvalue = {**SMOKE["keyvalue"], "layers": layers, "sought": layers}
+    study = changed_study(keyvalue=keyvalue, edits={**SMOKE["edits"], "layers": layers})
     jobs = planned(checkout, *made, study=study)
     assert "finetune" in jobs and ("peaks" in jobs) == needed
 

@@ -292,9 +292,15 @@ def peaks_of(model, stage):
     return f"<results>/peaks/{model}/{f'seed_{FIRST_SEED}' if stage == 'base' else stage}.json"
 
 
-def layers_of(wildcards):
-    """The layers to extract keys and values at: as configured once fine-tuned, of a base the peaks alone."""
-    return "peak" if wildcards.stage == "base" else config["keyvalue"]["layers"]
+def peaks_to_look_at(wildcards):
+    """What tells where to read and to seek values, unless that is everywhere."""
+    chosen = [config["keyvalue"]["layers"], sought_of(wildcards)]
+    return [] if all(one in ("all", []) for one in chosen) else peaks_of(wildcards.model, wildcards.stage)
+
+
+def sought_of(wildcards):
+    """The layers to seek values at: as configured once fine-tuned; of a base, which does not know the facts, none."""
+    return [] if wildcards.stage == "base" and not UNTRAINED else config["keyvalue"]["sought"]
 
 
 def makers(wildcards, input):

@@ -2,10 +2,10 @@
 
 
 rule keyvalue:
-    """Read each fact's key and find its value in both directions: fine-tuned at every layer, the base where MLPs peak."""
+    """Read what each fact leaves at its subject and its answer in both directions, and find its values."""
     input:
         model=looked_into,
-        peaks=lambda wildcards: [] if layers_of(wildcards) == "all" else peaks_of(wildcards.model, wildcards.stage),
+        peaks=peaks_to_look_at,
         rows=splits_of(PAIRED),
         train="<results>/data/train.jsonl",
         code=library("keyvalue"),
@@ -23,7 +23,8 @@ rule keyvalue:
         gpu=1,
     params:
         canvas=own_canvas,
-        layers=layers_of,
+        layers=config["keyvalue"]["layers"],
+        sought=sought_of,
         most_facts=config["keyvalue"]["most_facts"],
         prefixes=config["keyvalue"]["prefixes"],
         search=config["keyvalue"]["search"],
@@ -41,7 +42,6 @@ rule symmetry:
     output:
         outcomes="<results>/tables/keyvalue.csv",
         symmetry="<results>/tables/symmetry.csv",
-        retrieval="<results>/tables/symmetry_retrieval.csv",
         spectra="<results>/tables/symmetry_spectra.csv",
         pca="<results>/tables/symmetry_pca.csv",
     log:
@@ -153,3 +153,24 @@ rule sharing:
         "../../envs/reversal.yaml"
     script:
         "../scripts/sharing.py"
+
+
+rule evidence:
+    """What rewriting, gradients, symmetry and edits say together: one memory or two."""
+    input:
+        rewriting="<results>/tables/rewriting.csv",
+        gradients="<results>/tables/gradients.csv",
+        symmetry="<results>/tables/symmetry.csv",
+        edits="<results>/tables/edits.csv",
+        code=library("evidence"),
+    output:
+        "<results>/tables/evidence.csv",
+    log:
+        "<results>/logs/evidence.log",
+    benchmark:
+        "<results>/benchmarks/evidence.tsv"
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    script:
+        "../scripts/evidence.py"

@@ -17,14 +17,14 @@ MEASURED = [
     ),
     *expand("keyvalue/{staged}", staged=STAGED),
     *expand("rewrite/{staged}", staged=REWRITTEN_MODELS),
-    *("score", "likelihood", "aggregate", "symmetry", "edits_table", "sharing"),
+    *("score", "likelihood", "aggregate", "symmetry", "edits_table", "sharing", "evidence"),
     *([] if KNOWN else ["objectives_table", "probe_table", "explorer"]),
     *expand("figures/{figure}", figure=FIGURES),
 ]
 TABLES = [
     *("step_scaling", "recall_differences", "likelihood", "objectives", "probe"),
     *("causal_trace", "traced_facts", "trace_maps", "time"),
-    *("keyvalue", "symmetry", "edits", "rewriting", "gradients", "costs"),
+    *("keyvalue", "symmetry", "edits", "rewriting", "gradients", "evidence", "costs"),
 ]
 EVIDENCE = {
     "tables": expand("<results>/tables/{table}.csv", table=TABLES),

@@ -79,11 +79,10 @@ FIGURES = {
     "trace_sides": of_table("What suffices and what is needed", "Causal pathways", "tracing", "causal_trace"),
     "trace_windows": of_table("Several layers together", "Causal pathways", "tracing", "causal_trace"),
     "symmetry_layers": of_table("Symmetry by layer", "Symmetry of keys and values", "symmetry", "symmetry"),
-    "symmetry_retrieval": of_table(
-        "Retrieving a fact's partner", "Symmetry of keys and values", "symmetry", "symmetry_retrieval"
-    ),
-    "one_memory": Figure("One memory or two", "One memory or two", "sharing", SHARING),
+    "symmetry": of_table("What forward and reverse share", "Symmetry of keys and values", "symmetry", "symmetry"),
+    "one_memory": Figure("Rewriting by gradient", "Rewriting one direction", "sharing", SHARING),
     "edits": of_table("Rank-one edits", "Editing one direction", "editing", "edits"),
+    "memories": of_table("Four kinds of evidence", "One memory or two", "sharing", "evidence"),
 }
 if DIFFUSION:
     EXAMPLE = [f"{DIFFUSION[0]}/seed_{FIRST_SEED}"]

@@ -1,4 +1,4 @@
-"""Extract keys and values of one model, split by split."""
+"""Read what one model holds of its facts, and seek their values, split by split."""
 
 from pathlib import Path
 
@@ -15,12 +15,21 @@ with jobs.job(snakemake) as job:
     search = Search(**params.search)
     before = prefixes.prefixes_like(asker, facts.read(snakemake.input.train), **params.prefixes)
     job.say(f"prefixes: {before}")
-    depth = len(network.layers(asker.net))
-    chosen = layers.chosen_layers(params.layers, layers.read(snakemake.input.peaks), depth, model)
+    peaks, depth = layers.read(snakemake.input.peaks), len(network.layers(asker.net))
+    read_at = layers.chosen_layers(params.layers, peaks, depth, model)
+    sought_at = layers.sought_layers(params.sought, peaks, depth, model) if params.sought else []
     splits = {Path(file).stem: [facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows}
-    template = extract.template_by_question(asker, splits)
+    templates = extract.templates_by_question(asker, splits)
     for split, rows in splits.items():
-        job.say(f"{split}: template {template[split]}")
-        asked = facts.one_per_fact([row for row in rows if row.template == template[split]], params.most_facts)
-        found = extract.extract(asker, asked, layers=chosen, prefixes=before, search=search, job=job)
-        memory_files.write(found, Path(snakemake.output[0]) / f"{split}.safetensors")
+        some = {row.fact for row in facts.one_per_fact(rows, params.most_facts)}
+        rows = [row for row in rows if row.fact in some]
+        names, readings = extract.read(asker, rows, layers=sorted({*read_at, *sought_at}))
+        searches = []
+        for template in (
+            templates[split][:2] if sought_at else ()
+        ):  # two, for the ceiling of what two searches have in common
+            job.say(f"{split}: template {template}")
+            asked = [row for row in rows if row.template == template]
+            how = {"layers": sought_at, "prefixes": before, "search": search}
+            searches.append(extract.extract(asker, asked, job=job, **how))
+        memory_files.write(names, readings, searches, Path(snakemake.output[0]) / f"{split}.safetensors")

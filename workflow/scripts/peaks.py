@@ -1,4 +1,4 @@
-"""Find the layers where one model's MLPs matter most, by its traces of one seed."""
+"""Find the layers, and the site, where one model's MLPs matter most, by its traces of one seed."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ from reversal.tracing import files as trace_files
 
 with jobs.job(snakemake):
     folder = Path(snakemake.input.traces)
-    peaks = layers.peaks({split.name: trace_files.read(split) for split in sorted(folder.iterdir())})
+    traces = {split.name: trace_files.read(split) for split in sorted(folder.iterdir())}
+    peaks = layers.peaks(traces) | {"site": layers.site(traces)}
     with files.atomic(snakemake.output[0]) as file:
         file.write(json.dumps(peaks).encode())

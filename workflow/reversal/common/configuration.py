@@ -74,8 +74,8 @@ def _impossible(config):
     if traced not in steps and any(m["family"] == "diffusion" for m in config["models"].values()):
         allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
-    for section in ("keyvalue", "edits"):
-        yield from _too_deep(config, section)
+    for section, name in (("keyvalue", "layers"), ("keyvalue", "sought"), ("edits", "layers")):
+        yield from _too_deep(config, section, name)
     for path in _unbounded(config):
         yield path, f"{_dotted(path)} is no number; allowed: a finite one"
     kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))
@@ -85,9 +85,9 @@ def _impossible(config):
             yield ["paper", "kept", i], f"paper.kept[{i}] is {name!r}; allowed: {allowed}"
 
 
-def _too_deep(config, section):
+def _too_deep(config, section, of):
     """Layers that a model lacks; how many it has is known of networks made here and of those in a folder here."""
-    layers = config[section]["layers"]
+    layers = config[section][of]
     for name, model in config["models"].items() if isinstance(layers, list) else ():
         depth = config["network"]["layers"] if model["base"] in ("pretrain", "scratch") else math.inf
         file = Path(model["folder"]) / "config.json" if model["base"] == "folder" else None
@@ -95,7 +95,7 @@ def _too_deep(config, section):
             depth = json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf)
         for i, layer in enumerate(layers):
             if layer >= depth:
-                place = [section, "layers", i]
+                place = [section, of, i]
                 yield place, f"{_dotted(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
 
 

@@ -1,8 +1,9 @@
-"""Rank-one edits: what they do to the edited question, to others, and in reverse."""
+"""Rank-one edits: what they do to the edited question, to others, and in reverse; where, how, by answers' length."""
 
 import numpy as np
+from matplotlib.lines import Line2D
 
-from .style import INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
+from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
 
 MEASURES = {
     "efficacy": "edited question",
@@ -11,91 +12,103 @@ MEASURES = {
     "reverse_new": "reverse: new object",
     "reverse_old": "reverse: old object",
 }
-OUTCOMES = {"preferred": "wanted answer more probable, %", "exact": "wanted answer given, %"}
 GROUPS = {"both": "trained in both directions", "p2d": "trained person → description"}
+WAYS = {
+    "layer": "last subject token",
+    "traced": "token that tracing points to",
+    "random": "random layers and tokens",
+    "masked": "value from masked canvases only",
+    "both": "both directions at once",
+}
 
 
 @styled
 def edits(table, *, models):
-    """What rank-one edits do where tracing peaks, one row for each way to count, layer by layer, and edit by edit.
+    """What rank-one edits do where tracing peaks; at other sites and in other ways, and by length; and edit by edit.
 
-    A column for each group. Bars after, a tick before, with intervals; a dot for each edit.
+    Above and below a column for each group: bars after, a tick before, with intervals; a dot for each edit. Between, of
+    the first group: a mark for each site, and the share told token by token against the tokens of the new answer.
     """
-    everywhere = table[table.seed == table.seed.min()]
-    each = everywhere[everywhere.fact.notna() & everywhere.peak]
-    everywhere = everywhere[everywhere.fact.isna()]
-    table = everywhere[everywhere.peak]
-    names = [name for name in models if name in set(table.model)]
-    groups = list(dict.fromkeys(table.group))
-    measures = [measure for measure in MEASURES if measure in set(table.measure)]
+    table = table[table.seed == table.seed.min()]
+    single, every = table[table.fact.notna()], table[table.fact.isna()]
+    lead = every[every.peak]
+    names = [name for name in models if name in set(lead.model)]
+    groups = list(dict.fromkeys(lead.group))
+    measures = [measure for measure in MEASURES if measure in set(lead.measure)]
     if not names or not measures:
         return nothing("No fact was edited.")
-    swept = bool(everywhere.groupby("model").layer.nunique().gt(1).any())
-    bars = 13 * len(measures) * len(names) + 50
-    dots = 9 * len(measures) * len(names) + 40
-    figure = blank(len(OUTCOMES) * bars + 160 * swept + dots + 30)
-    heights = [bars] * len(OUTCOMES) + [160] * swept + [dots]
-    grid = figure.subplots(len(heights), len(groups), sharey="row", squeeze=False, height_ratios=heights)
-    handles, said = {}, []
-    width = 0.8 / len(names)
-    for axes_row, (statistic, title) in zip(grid, OUTCOMES.items(), strict=False):
-        for axes, group in zip(axes_row, groups, strict=True):
-            for name, shift in zip(names, offsets(len(names), width), strict=True):
-                rows = table[(table.model == name) & (table.statistic == statistic) & (table.group == group)]
-                after = _bars(axes, rows.set_index("measure"), measures, shift, width, looks(models)[name], handles)
-                if statistic == "exact":
-                    shares = zip(measures, after, strict=True)
-                    told = ", ".join(f"{MEASURES[measure]} {percent(share)}" for measure, share in shares)
-                    said.append(f"{looks(models)[name].label}, {GROUPS.get(group, group)}: {told}")
-            axes.set(xlabel=title, xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
+    bars, dots = 13 * len(measures) * len(names) + 50, 9 * len(measures) * len(names) + 40
+    heights = [bars, 150, dots]
+    figure = blank(sum(heights) + 40)
+    parts = figure.subfigures(3, 1, height_ratios=heights)
+    handles, said, width = {}, [], 0.8 / len(names)
+    rows_of = {part: part.subplots(1, len(groups), sharey=True, squeeze=False)[0] for part in (parts[0], parts[2])}
+    for axes, group in zip(rows_of[parts[0]], groups, strict=True):
+        for name, shift in zip(names, offsets(len(names), width), strict=True):
+            rows = lead[(lead.model == name) & (lead.statistic == "preferred") & (lead.group == group)]
+            after = _bars(axes, rows.set_index("measure"), measures, shift, width, looks(models)[name], handles)
+            told = ", ".join(f"{MEASURES[one]} {percent(share)}" for one, share in zip(measures, after, strict=True))
+            said.append(f"{looks(models)[name].label}, {GROUPS.get(group, group)}: {told}")
+        axes.set(xlabel="wanted answer more probable, %", xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
+        axes.set_title(GROUPS.get(group, group))
+    for axes, group in zip(rows_of[parts[2]], groups, strict=True):
+        _by_edit(axes, single[(single.group == group) & single.peak], measures, names, looks(models))
+    for row in rows_of.values():
+        row[0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
+        for axes in row:
             axes.grid(axis="x", color=PALE)
             axes.set_axisbelow(True)
-        axes_row[0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
-    for axes, group in zip(grid[0], groups, strict=True):
-        axes.set_title(GROUPS.get(group, group))
-    if swept:
-        for axes, group in zip(grid[-2], groups, strict=True):
-            _by_layer(axes, everywhere[everywhere.group == group], names, looks(models), handles)
-        grid[-2, 0].set_ylabel(OUTCOMES["preferred"].replace("answer ", "answer\n"))
-    for axes, group in zip(grid[-1], groups, strict=True):
-        _by_edit(axes, each[each.group == group], measures, names, looks(models))
-    grid[-1, 0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
+    left, right = parts[1].subplots(1, 2)
+    _by_way(left, every[every.group == groups[0]], names, looks(models), handles)
+    _by_length(right, single[single.group == groups[0]], names, looks(models), handles)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"models": "; ".join(said)})
 
 
+def _by_way(axes, table, names, look, handles):
+    """Each site of each way to edit: the edited question (filled) and the reverse one (hollow)."""
+    shown = table[(table.statistic == "preferred") & (table.when == "after")]
+    ways = [how for how in WAYS if how in set(shown.how)]
+    for measure, fill in (("efficacy", True), ("reverse_new", False)):
+        for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
+            rows = shown[(shown.model == name) & (shown.measure == measure)]
+            face = look[name].color if fill else "white"
+            y = rows.how.map(ways.index) + shift
+            axes.plot(100 * rows.value, y, look[name].marker, color=look[name].color, markerfacecolor=face, alpha=0.8)
+    marks = {"linestyle": "none", "marker": "o", "color": FAINT}
+    handles["the edited question wins"] = Line2D([], [], **marks)
+    handles["the reverse question wins"] = Line2D([], [], **marks, markerfacecolor="white")
+    axes.set_yticks(range(len(ways)), [WAYS[how] for how in ways])
+    axes.set(title="other sites and ways", xlabel="new answer more probable, %", xlim=(-4, 104))
+    axes.set_ylim(len(ways) - 0.5, -0.5)
+    axes.grid(axis="x", color=PALE)
+
+
+def _by_length(axes, table, names, look, handles):
+    """The share of new answers that are told token by token, against how many tokens they have."""
+    told = table[table.statistic == "told"]
+    for how, line in (("layer", "-"), ("masked", ":")):
+        for name in names:
+            rows = told[(told.model == name) & (told.peak if how == "layer" else told.how == how)]
+            share = rows.groupby("tokens").value.mean()
+            if len(share):
+                how_drawn = {"color": look[name].color, "linestyle": line, "marker": look[name].marker}
+                axes.plot(share.index, 100 * share, markersize=4, **how_drawn)
+                if how == "masked":
+                    handles[WAYS[how]] = Line2D([], [], color=look[name].color, linestyle=line)
+    axes.set(title="long answers", xlabel="tokens of the new answer", ylabel="told, %", ylim=(-4, 104))
+    axes.grid(axis="y", color=PALE)
+
+
 def _by_edit(axes, table, measures, names, look):
-    """A dot for each edit: how far it moved the wanted answer's log-probability."""
+    """A dot for each edit: how far it moved the wanted answer's lead over its rival."""
+    table = table[table.when == "change"]
     for name, shift in zip(names, offsets(len(names), 0.35), strict=True):
         rows = table[(table.model == name) & table.measure.isin(measures)]
         y = rows.measure.map(measures.index) + shift
         axes.plot(rows.value, y, look[name].marker, color=look[name].color, markersize=3.5, alpha=0.6)
     axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set(xlabel="change of its log p by each edit, nats", ylim=(len(measures) - 0.5, -0.5))
-    axes.grid(axis="x", color=PALE)
-    axes.set_axisbelow(True)
-
-
-def _by_layer(axes, table, names, look, handles):
-    """The edited question, and the same turned round, for edits in each layer."""
-    shown = table[(table.statistic == "preferred") & (table.when == "after")]
-    for measure, marker, fill in (("efficacy", "o", True), ("reverse_new", "s", False)):
-        for name in names:
-            rows = shown[(shown.model == name) & (shown.measure == measure)].sort_values("layer")
-            color = look[name].color
-            label = f"{look[name].label}, {MEASURES[measure]}"
-            (handles[label],) = axes.plot(
-                rows.layer,
-                100 * rows.value,
-                color=color,
-                linestyle=look[name].line,
-                marker=marker,
-                markerfacecolor=color if fill else "white",
-                label=label,
-            )
-    layers = sorted(set(shown.layer))
-    axes.set(xlabel="edited layer", ylim=(-4, 104), xticks=layers)
-    axes.grid(axis="y", color=PALE)
+    axes.set(xlabel="change of its lead by each edit, nats", ylim=(len(measures) - 0.5, -0.5))
 
 
 def _bars(axes, rows, measures, shift, width, look, handles):

@@ -1,9 +1,25 @@
-"""One memory or two: how much of a rewritten fact reaches its reverse, and whether both pull at the same weights."""
+"""One memory or two: what rewriting carries over, whether both questions pull at the same weights, and all evidence."""
 
+import numpy as np
 from matplotlib.lines import Line2D
 
+from ..memory.evidence import ONE, TWO
 from ..memory.vocabulary import BASE, LEARNT
-from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
+from .style import (
+    FAINT,
+    INK,
+    LIGHT_BLUE,
+    LIGHT_ORANGE,
+    PALE,
+    SMALL,
+    Drawing,
+    blank,
+    looks,
+    nothing,
+    offsets,
+    percent,
+    styled,
+)
 
 # What is asked after a lesson, and the answer by which it is read. The old answer's loss is this person's alone; but in
 # the inversion it falls only when another overtakes it, so that there the new answer tells.
@@ -87,3 +103,64 @@ def _cosines(axes, rows, look, handles):
     axes.axhline(0, color=FAINT, linewidth=0.8)
     axes.set(title=f"{look.label}: are a fact's gradients alike?", xlabel="layer")
     axes.grid(axis="y", color=PALE)
+
+
+# What is on the summary's rows.
+MEASURED = {
+    ("rewriting", "p2d"): "rewriting person → description",
+    ("rewriting", "d2p"): "rewriting description → person",
+    ("gradients", "p2d"): "gradients, asked for the description",
+    ("gradients", "d2p"): "gradients, asked for the name",
+    ("symmetry", "name"): "names: MLP output and value",
+    ("symmetry", "description"): "descriptions: MLP output and value",
+    ("symmetry", "state of name"): "names: states as subject and answer",
+    ("symmetry", "state of description"): "descriptions: states as subject and answer",
+    ("edits", "forward"): "rank-one edit of the forward question",
+}
+
+
+@styled
+def memories(table, *, models):
+    """All evidence on one scale, a row a measure, a mark a model: 0 for two memories, 1 for one."""
+    rows = [key for key in MEASURED if key in set(zip(table.kind, table.what, strict=True))]
+    names = [name for name in models if name in set(table.model)]
+    if not rows or not names:
+        return nothing("Nothing tells one memory from two.")
+    figure = blank(22 * len(rows) + 90)
+    axes = figure.subplots()
+    axes.axvspan(-100, 100 * TWO, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
+    axes.axvspan(100 * ONE, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
+    handles, said = {}, []
+    for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
+        look, own = looks(models)[name], table[table.model == name].groupby(["kind", "what"])
+        for y, key in enumerate(rows):
+            if key not in own.groups:
+                continue
+            found = own.get_group(key)
+            share = 100 * found.share.mean()
+            blind = (found.verdict == "blind").any() or np.isnan(share)
+            if not blind:
+                axes.hlines(y + shift, 100 * found.share_low.min(), 100 * found.share_high.max(), color=look.color)
+                (handles[look.label],) = axes.plot(share, y + shift, look.marker, color=look.color)
+            else:
+                axes.text(
+                    3, y + shift, f"{look.label}: could not have been seen", va="center", fontsize=SMALL, color=FAINT
+                )
+            said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share / 100)}")
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
+    ends = table[table.verdict != "blind"][["share_low", "share_high"]].to_numpy(float)
+    low, high = (100 * end for end in (min(-0.1, *_finite(ends, min)), max(1.1, *_finite(ends, max))))
+    axes.set(xlim=(max(low, -60), min(high, 160)), ylim=(len(rows) - 0.4, -0.9))
+    axes.text(100 * TWO - 2, -0.7, "two memories", ha="right", va="center", fontsize=SMALL, color=FAINT)
+    axes.text(100 * ONE + 2, -0.7, "one memory", ha="left", va="center", fontsize=SMALL, color=FAINT)
+    axes.set_xlabel("in common, % of what one memory would show")
+    axes.set_yticks(range(len(rows)), [MEASURED[key] for key in rows])
+    if handles:
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
+    return Drawing(figure, {"shares": "; ".join(said)})
+
+
+def _finite(ends, pick):
+    some = ends[np.isfinite(ends)]
+    return [pick(some)] if len(some) else []

@@ -5,11 +5,12 @@ With k* the subject's key and v* a value that makes the network answer with the 
     W′ = W + (v* − W k* − b) (C⁻¹ k*)ᵀ / (k*ᵀ C⁻¹ k*)
 
 It then puts out v* for k* and changes as little as can be for keys as they usually come: C is their second moment over
-training rows. The new object is that of another fact, the *donor*.
+training rows. The new object is that of another fact, the *donor*. An edit has a `Site`: where tracing points is not
+always where editing works, so that random ones are tried beside it.
 """
 
 import dataclasses
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,20 @@ from ..common.errors import UserError
 from ..data.facts import Row
 from ..models import hooks, network, tokens
 from ..training import objective
-from .extract import down_weight, extract
-from .questions import Sequence, collate, question, score_answers
+from .extract import down_weight, extract, templates_by_question
+from .questions import LAST, Sequence, collate, places_of, question, score_answers, told
 from .vocabulary import RIDGE
 
 STATISTICS = {"preferred": contrasts.SHARES, "exact": contrasts.SHARES, "lead": None, "log_p": None}
-EACH = "log_p"  # the statistic whose change is told for each edit
+EACH = "lead"  # the statistic whose change is told for each edit
+
+
+class Site(NamedTuple):
+    """Where and how an edit is made."""
+
+    how: str  # of EDITS
+    layer: int
+    role: str = LAST  # of the token whose key the edit answers to
 
 
 class Check(NamedTuple):
@@ -109,28 +118,68 @@ class Plan(NamedTuple):
     """Edits of some facts: the questions with the new objects, by which they are made, and what is asked about them."""
 
     targets: list  # of Row
+    reverse_targets: list  # of Row: the new objects' questions, answered with the subjects
     asked: list  # of Check
 
 
-def plan_edits(asker, rows, reverse_rows, *, template, most_facts, neighbours, rng):
-    """The `Plan` to edit up to `most_facts` facts (None: all), each by its question of `rows` in one `template`."""
+def plan_edits(asker, rows, reverse_rows, *, templates, most_facts, neighbours, rng):
+    """The `Plan` to edit up to `most_facts` facts (None: all), by one of `templates` forward and one in reverse."""
     donors = choose_donors(asker.tokenizer, rows, rng=rng)
     strangers = choose_donors(asker.tokenizer, reverse_rows, rng=rng, apart=donors)
     chosen = {fact: donors[fact] for fact in list(donors)[:most_facts]}
-    targets = [row for row in retarget(rows, donors) if row.fact in chosen and row.template == template]
-    how = {"template": template, "neighbours": neighbours, "rng": rng}
-    return Plan(targets, checks(rows, reverse_rows, chosen, strangers, **how))
+    targets = [row for row in retarget(rows, donors) if row.fact in chosen and row.template == templates[0]]
+    back = {row.fact: row for row in reverse_rows if row.template == templates[1]}
+    turned = [
+        dataclasses.replace(answered_as(back[donor], back[fact]), fact=fact)
+        for fact, donor in chosen.items()
+        if donor in back and fact in back
+    ]
+    how = {"template": templates[0], "neighbours": neighbours, "rng": rng}
+    return Plan(targets, turned, checks(rows, reverse_rows, chosen, strangers, **how))
 
 
-def edit_group(asker, plan, moments, *, prefixes, search, job=None):
-    """Yield (layer, `edits_table`), with every edit of the plan made at that layer alone, for the layers of `moments`.
+def plan_groups(asker, splits, groups, **how):
+    """{group: `Plan`}: `splits` has for each of `groups` the rows that ask forward, then those that ask in reverse."""
+    best, names = templates_by_question(asker, splits), list(splits)
+    return {
+        group: plan_edits(asker, splits[ahead], splits[back], templates=(best[ahead][0], best[back][0]), **how)
+        for group, ahead, back in zip(groups, names[::2], names[1::2], strict=True)
+    }
 
-    `moments` come from `second_moments`; `prefixes` and `search` are as in `extract`.
+
+def other_sites(asker, targets, plain, *, lead, traced, count, rng):
+    """Further `Site`s to edit `targets` at, beside `plain` ones: where tracing points, and `count` random others.
+
+    `traced` is {"layer", "role"}, or {} where tracing points nowhere. A random site is a layer and a token of the
+    prompt that no other site has. In the layer `lead` there are two more ways: with values sought on whole masked
+    canvases alone, where the network is a masked diffusion model's, and in both directions at once.
     """
-    context = {"prefixes": prefixes, "search": search, "key_context": "question"}
-    for found in extract(asker, plan.targets, layers=list(moments), job=job, **context):
-        probed = edit_all(asker, plan.asked, found, moments[found.layer], job=job)
-        yield found.layer, edits_table(probed, found.outcomes.converged)
+    found = [Site("traced", **traced)] if traced and Site("layer", **traced) not in plain else []
+    taken = {(site.layer, site.role) for site in plain + found}
+    coded = [tokens.encode(asker.tokenizer, row) for row in targets]
+    roles = set.intersection(*(set(places_of(one.subject, one.answer[0])) for one in coded))
+    depth = len(network.layers(asker.net))
+    free = sorted({(layer, role) for layer in range(depth) for role in roles} - taken)
+    found += [Site("random", *place) for place in rng.sample(free, min(count, len(free)))]
+    ways = ("masked", "both") if network.is_diffusion(asker.net) else ("both",)
+    return found + [Site(how, lead) for how in ways]
+
+
+def edit_group(asker, plan, sites, moments, *, prefixes, search, unmasked=0, turned=0, job=None):
+    """Yield (site, `edits_table`), with every edit of the plan made at that site alone.
+
+    `moments` come from `second_moments`, for the sites' layers and for `turned`, the layer where reverse questions are
+    edited; `prefixes`, `search` and `unmasked` are as in `extract`.
+    """
+    lengths = {row.fact: _answer_tokens(asker.tokenizer, row) for row in plan.targets}
+    for site in sites:
+        how = {"prefixes": prefixes, "search": search, "job": job}
+        more = 0 if site.how == "masked" else unmasked
+        found = extract(asker, plan.targets, layers=[site.layer], role=site.role, unmasked=more, **how)
+        if site.how == "both":
+            found += extract(asker, plan.reverse_targets, layers=[turned], unmasked=more, **how)
+        probed = edit_all(asker, plan.asked, found, moments, job=job)
+        yield site, edits_table(probed, found[0].outcomes.converged, lengths)
 
 
 def moments_in_training(asker, rows, *, most, layers, seed):
@@ -175,20 +224,24 @@ def _noised(net, rows, canvas, generator):
     return objective.corrupt(ids, t, network.mask_id(net), generator=generator)[0].tolist()
 
 
-def updates(net, layer, keys, values, second_moment):
-    """The change of the down-projection (width, mlp) for each pair of `keys` (n, mlp) and `values` (n, width).
+def directions(keys, second_moment):
+    """What each edit answers to (n, mlp): the parts of `keys` (n, mlp) that other keys hardly have.
 
     RIDGE times the mean of the second moment's diagonal is added to that diagonal: directions that the training rows
     hardly use are not free to change either.
     """
-    keys, values = (part.to(second_moment) for part in (keys, values))
+    keys = keys.to(second_moment)
     ridged = second_moment + RIDGE * second_moment.diagonal().mean() * torch.eye(len(second_moment)).to(second_moment)
-    directions = torch.linalg.solve(ridged, keys.T, left=True).T  # (n, mlp)
-    directions = directions / (directions * keys).sum(1, keepdim=True)
+    found = torch.linalg.solve(ridged, keys.T, left=True).T
+    return found / (found * keys).sum(1, keepdim=True)
+
+
+def update(net, layer, key, value, direction):
+    """The change of the down-projection (width, mlp), as it is now, that makes it put out a `value` for a `key`."""
+    key, value = key.to(direction), value.to(direction)
     bias = network.down_projection(network.layers(net)[layer]).bias
-    said = keys @ down_weight(net, layer).detach().to(second_moment).T + (0 if bias is None else bias.detach())
-    for missing, direction in zip(values - said, directions, strict=True):
-        yield torch.outer(missing, direction)
+    said = down_weight(net, layer).detach().to(direction) @ key + (0 if bias is None else bias.detach().to(direction))
+    return torch.outer(value - said, direction)
 
 
 @contextmanager
@@ -203,31 +256,40 @@ def edited(net, layer, change):
         weight.copy_(kept)
 
 
-def edit_all(asker, asked, extraction, second_moment, *, job=None):
+def edit_all(asker, asked, extractions, moments, *, job=None):
     """Make each edit by itself, ask its checks before and after, and undo it: one row for each check.
 
-    `extraction` holds the keys, and the values for the new objects. Columns: fact, donor, measure, about (the fact
-    that the question is about), template; and, each _before and _after, log_p_wanted, log_p_rival and exact: whether
-    the wanted answer's tokens are all the most probable ones.
+    `extractions` hold the keys, and the values for the new objects; where there are several, of one fact each makes a
+    change, one after the other. `moments` are `second_moments`. Columns: fact, donor, measure, about (the fact that the
+    question is about), template; and, each _before and _after, log_p_wanted, log_p_rival and exact: whether the wanted
+    answer's tokens are all the most probable ones; told: whether the edited question gets it token by token.
     """
     rows = [row for check in asked for row in (check.wanted, check.rival)]
     net, sequences = asker.net, [question(asker, row) for row in rows]
-    found = {"before": score_answers(net, sequences)}
-    after = [torch.empty_like(part) for part in found["before"]]
-    changes = updates(net, extraction.layer, extraction.key, extraction.value, second_moment)
+    scored = {"before": score_answers(net, sequences)}
+    after = [torch.empty_like(part) for part in scored["before"]]
+    spoken = torch.full((len(asked),), torch.nan)
     places = {}
     for i, check in enumerate(asked):
-        places.setdefault(check.fact, []).extend((2 * i, 2 * i + 1))
-    progress = job.progress(len(extraction.facts), "edits", "edits") if job else None
-    for fact, change in zip(extraction.facts, changes, strict=True):
+        places.setdefault(check.fact, []).append(i)
+    ways = [(found, directions(found.key, moments[found.layer])) for found in extractions]
+    progress = job.progress(len(extractions[0].facts), "edits", "edits") if job else None
+    for fact in extractions[0].facts:
         mine = places.get(fact, [])
-        with edited(net, extraction.layer, change):
-            scores = score_answers(net, [sequences[i] for i in mine])
+        both = [2 * i + side for i in mine for side in (0, 1)]
+        edited_question = [i for i in mine if asked[i].measure == "efficacy"]
+        with ExitStack() as changes:
+            for found, direction in ways:
+                i = found.facts.index(fact)
+                change = update(net, found.layer, found.key[i], found.value[i], direction[i])
+                changes.enter_context(edited(net, found.layer, change))
+            scores = score_answers(net, [sequences[i] for i in both])
+            spoken[edited_question] = told(net, [sequences[2 * i] for i in edited_question]).float()
         for part, score in zip(after, scores, strict=True):
-            part[mine] = score
+            part[both] = score
         if progress:
             progress.advance()
-    found["after"] = after
+    scored["after"] = after
     table = pd.DataFrame(
         {
             "fact": [check.fact for check in asked],
@@ -235,24 +297,27 @@ def edit_all(asker, asked, extraction, second_moment, *, job=None):
             "measure": [check.measure for check in asked],
             "about": [check.wanted.fact for check in asked],
             "template": [check.wanted.template for check in asked],
+            "told": spoken.double().numpy(),
         }
     )
-    for when, (log_p, exact) in found.items():
+    for when, (log_p, exact) in scored.items():
         table[f"log_p_wanted_{when}"] = log_p[::2].double().numpy()
         table[f"log_p_rival_{when}"] = log_p[1::2].double().numpy()
         table[f"exact_{when}"] = exact[::2].numpy()
     return table
 
 
-def edits_table(probed, found):
-    """Means over checks, with intervals over edits and templates: measure, statistic, when, fact, value, ci_low, …
+def edits_table(probed, found, lengths):
+    """Means over checks, with intervals over edits and templates: measure, statistic, when, fact, tokens, value, …
 
     `when` is before, after, or change, which is after less before, check by check. `found`, a bool for each edit, tells
     whether the search for its value found one that says the new object: the measure "value", of which the share is the
-    only statistic. n counts edits, probes checks. Rows with a `fact` are of that edit alone, and have no interval.
+    only statistic. n counts edits, probes checks. Rows with a `fact` are of that edit alone, and have no interval; its
+    new object has as many `tokens` as `lengths` says.
 
     preferred  share of checks where the wanted answer is more probable than its rival
     exact      share where it is what the network answers: greedily, or in one step of denoising
+    told       share of edited questions where it is what the network says token by token
     log_p      its log-probability in nats
     lead       by how much that exceeds the rival's
     """
@@ -265,12 +330,19 @@ def edits_table(probed, found):
             means = {"before": contrasts.mean(before, limits), "after": contrasts.mean(after, limits)}
             means["change"] = contrasts.difference(after, before, within)
             for when, mean in means.items():
-                records.append((measure, statistic, when, None, *mean, rows.fact.nunique(), len(rows)))
-        for fact, own in (ends[1][EACH] - ends[0][EACH]).groupby(rows.fact):
-            records.append((measure, EACH, "change", fact, own.mean(), np.nan, np.nan, 1, len(own)))
+                records.append((measure, statistic, when, None, None, *mean, rows.fact.nunique(), len(rows)))
+        each = {EACH: ("change", ends[1][EACH] - ends[0][EACH])}
+        if measure == "efficacy":
+            mean = contrasts.mean(contrasts.Sample(rows.told, rows.fact), contrasts.SHARES)
+            records.append((measure, "told", "after", None, None, *mean, rows.fact.nunique(), len(rows)))
+            each |= {"told": ("after", rows.told), "exact": ("after", ends[1]["exact"].astype(float))}
+        for statistic, (when, values) in each.items():
+            for fact, own in values.groupby(rows.fact):
+                one = (own.mean(), np.nan, np.nan, 1, len(own))
+                records.append((measure, statistic, when, fact, lengths.get(fact), *one))
     share = contrasts.mean(contrasts.Sample(found, range(len(found))), contrasts.SHARES)
-    records.append(("value", "found", "after", None, *share, len(found), len(found)))
-    columns = ["measure", "statistic", "when", "fact", "value", "ci_low", "ci_high", "n", "probes"]
+    records.append(("value", "found", "after", None, None, *share, len(found), len(found)))
+    columns = ["measure", "statistic", "when", "fact", "tokens", "value", "ci_low", "ci_high", "n", "probes"]
     return pd.DataFrame(records, columns=columns)
 
 

@@ -41,8 +41,40 @@ def peaks(traces_by_split):
     return found
 
 
+def site(traces_by_split):
+    """{"layer": l, "role": r} of the prompt's token and layer whose MLP has the largest mean effect on descriptions.
+
+    As in `peaks`, but of all roles of the prompt; {} where tracing points nowhere.
+    """
+    corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
+    traces = [
+        trace
+        for split, some in traces_by_split.items()
+        for trace in some
+        if ANY_SPLIT[split].direction == DIRECTIONS[0]
+    ]
+    effects, own = at_first(traces, corruption, KIND)
+    if not own:
+        return {}
+    of_prompt = effects[:, : ROLES.index("last prompt") + 1]
+    peak = contrasts.peak(of_prompt.reshape(len(effects), -1), rng=np.random.default_rng(0))
+    if peak.place == "nowhere":
+        return {}
+    role, layer = divmod(peak.cell, of_prompt.shape[2])
+    return {"layer": int(layer), "role": ROLES[role]}
+
+
 def read(path):
     """The peaks that a file holds; {} without a file."""
+    return {way: layer for way, layer in _read(path).items() if way in DIRECTIONS}
+
+
+def read_site(path):
+    """The site that a file holds; {} without one."""
+    return _read(path).get("site", {})
+
+
+def _read(path):
     return json.loads(Path(path).read_text()) if path else {}
 
 
@@ -56,3 +88,8 @@ def chosen_layers(choice, peaks, depth, model):
     if absent := [layer for layer in choice if layer >= depth]:
         raise UserError(f"layers has {absent[0]}; {model} has layers 0–{depth - 1}")
     return sorted(peak | set(choice))
+
+
+def sought_layers(choice, peaks, depth, model):
+    """The same for layers at which values are sought, which takes long: where tracing points nowhere, peak means 0."""
+    return [0] if choice == "peak" and not peaks else chosen_layers(choice, peaks, depth, model)

@@ -19,6 +19,7 @@ from ..common import batches
 from ..common.errors import UserError
 from ..models import hooks, network, tokens
 
+LAST = "last subject"
 ROWS = {"cpu": 64, "cuda": 256}  # sequences at a time
 
 
@@ -34,17 +35,18 @@ class Sequence(NamedTuple):
     """Tokens to run, where the subject ends, and what is predicted."""
 
     ids: list
-    place: int  # of the last subject token
+    place: int  # where a key is read and a value put: of the last subject token, unless asked for another
     answer: Mapping  # {position: token predicted there}
     owner: int = 0  # the number of the fact that the sequence is about
 
 
-def question(asker, row, prefix="", *, owner=0):
-    """The `Sequence` that asks for the answer of a `facts.Row`, after a prefix."""
+def question(asker, row, prefix="", *, owner=0, role=LAST):
+    """The `Sequence` that asks for the answer of a `facts.Row`, after a prefix; its place has the `role`."""
     net, tokenizer, canvas = asker
     bare, whole = tokens.encode(tokenizer, row), tokens.encode(tokenizer, _prefixed(row, prefix))
     first, end = whole.answer
-    place = whole.subject[1] - 1
+    start = len(whole.ids) - len(bare.ids)
+    place = place_of(role, whole.subject, first, start)
     answer = {network.read_at(net, at): whole.ids[at] for at in range(first, end)}
     if not network.is_diffusion(net):
         return Sequence(whole.ids[: end - 1], place, answer, owner)
@@ -55,13 +57,47 @@ def question(asker, row, prefix="", *, owner=0):
     return Sequence(masked, place, answer, owner)
 
 
-def phrase(asker, subject, ending="", prefix="", *, owner=0):
+def places_of(subject, end, start=0):
+    """{role: place} of the tokens from `start` to `end` of a prompt about a `subject` (first, past its last).
+
+    One token for each of tracing's roles that there is: of several that are alike, the last one before the subject and
+    the middle one otherwise.
+    """
+    first, after = subject
+    found = {
+        "prior prompt": first - 1,
+        "first subject": first,
+        "middle subject": (first + after - 1) // 2,
+        LAST: after - 1,
+        "first subsequent": after,
+        "further prompt": (after + end) // 2,
+        "last prompt": end - 1,
+    }
+    within = {
+        "prior prompt": first > start,
+        "first subject": after - first > 1,
+        "middle subject": after - first > 2,
+        LAST: True,
+        "first subsequent": after < end - 1,
+        "further prompt": after < end - 2,
+        "last prompt": after < end,
+    }
+    return {role: place for role, place in found.items() if within[role]}
+
+
+def place_of(role, subject, end, start=0):
+    """The place of a role, or that of the last subject token where no token has it: `places_of`."""
+    places = places_of(subject, end, start)
+    return places.get(role, places[LAST])
+
+
+def phrase(asker, subject, ending="", prefix="", *, owner=0, role=LAST):
     """The `Sequence` of a subject between a prefix and an ending; what comes next is predicted, whatever it is."""
     net, tokenizer, canvas = asker
     before = f"{prefix} " if prefix else ""
     coded = tokenizer(before + subject + ending, return_offsets_mapping=True)
     ids, span = coded["input_ids"], (len(before), len(before) + len(subject))
-    place = tokens.token_range(before + subject + ending, coded["offset_mapping"], span)[1] - 1
+    place = place_of(role, tokens.token_range(before + subject + ending, coded["offset_mapping"], span), len(ids))
     following = {network.read_at(net, len(ids)): 0}
     if not network.is_diffusion(net):
         return Sequence(ids, place, following, owner)
@@ -69,6 +105,16 @@ def phrase(asker, subject, ending="", prefix="", *, owner=0):
     if masks < 1:
         raise UserError(f"{subject + ending!r} fills all {canvas} tokens of the canvas; there is no room after it")
     return Sequence(ids + [network.mask_id(net)] * masks, place, following, owner)
+
+
+def partly_unmasked(sequence, rng):
+    """A masked diffusion network's question with some of its answer's tokens, not all, in their places already."""
+    positions = sorted(sequence.answer)
+    shown = rng.sample(positions, rng.randint(1, len(positions) - 1))
+    ids = list(sequence.ids)
+    for position in shown:
+        ids[position] = sequence.answer[position]
+    return sequence._replace(ids=ids, answer={at: sequence.answer[at] for at in positions if at not in shown})
 
 
 def _prefixed(row, prefix):
@@ -198,6 +244,37 @@ def score_answers(net, sequences, *, layer=None, values=None):
     for number, log, right in batches.each(score, collate(net, sequences)):
         logs[number], exact[number] = log, right
     return logs, exact
+
+
+@torch.no_grad()
+def told(net, sequences):
+    """Whether each answer is what the network says token by token (N,), when it may see those it said before.
+
+    An autoregressive network goes from left to right. A masked diffusion network reveals, of the answer's masks, the
+    one that it is surest of; its `score_answers` are of all masks at once.
+    """
+    if not network.is_diffusion(net):
+        return score_answers(net, sequences)[1]
+    right = torch.zeros(len(sequences), dtype=torch.bool)
+
+    def reveal(batch):
+        ids = batch.ids.clone()
+        hidden = torch.ones_like(batch.token, dtype=torch.bool)
+        said = torch.full_like(batch.token, -1)
+        while hidden.any():
+            sure, token = log_probabilities(net, dataclasses.replace(batch, ids=ids)).max(-1)
+            sure = sure.masked_fill(~hidden, -torch.inf)
+            best = sure.new_full((len(batch),), -torch.inf).scatter_reduce(0, batch.row, sure, "amax")
+            now = hidden & (sure == best[batch.row])
+            said = torch.where(now, token, said)
+            ids[batch.row[now], batch.position[now]] = token[now]
+            hidden &= ~now
+        wrong = torch.zeros_like(batch.owner).index_add_(0, batch.row, (said != batch.token).long())
+        return batch.number.cpu(), (wrong == 0).cpu()
+
+    for number, found in batches.each(reveal, collate(net, sequences)):
+        right[number] = found
+    return right
 
 
 def mean_by_owner(values, sequences):

@@ -71,7 +71,10 @@ def find_values(net, original, questions, essences, *, layer, search, progress=N
     scale = original.norm(dim=1, keepdim=True) / width**0.5
     shift = torch.zeros_like(original, requires_grad=True)  # z = original + scale · shift
     optimizer = torch.optim.Adam([shift], lr=search.learning_rate)
-    counts = [torch.bincount(torch.cat([b.owner for b in some]), minlength=n) for some in (questions, essences)]
+    counts = [
+        torch.bincount(torch.cat([original.new_zeros(0).long(), *(b.owner for b in some)]), minlength=n)
+        for some in (questions, essences)
+    ]
     searching = torch.ones(n, dtype=torch.bool, device=original.device)
     best = Found(original, torch.full_like(scale[:, 0], torch.inf), original.new_full((3, n), torch.nan), counts[0] * 0)
 

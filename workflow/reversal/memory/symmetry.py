@@ -1,14 +1,13 @@
 """Do the forward and the reverse memory of a concept share a representation?
 
-The forward run asks for the description of a name, the reverse run for the name of a description. At one layer
-of one model they leave, for n facts, the mapping `arrays`:
+The forward run asks for the description of a name, the reverse run for the name of a description. At one layer of one
+model they leave, for n facts, the mapping `arrays`: {side: (P, n, d)}, as the vocabulary names its sides. P parts are
+the same vectors from P sets of templates. Row i is fact i throughout.
 
-    key_forward    (n, mlp)    of the names             value_forward  (n, width)  of the descriptions
-    key_reverse    (n, mlp)    of the descriptions      value_reverse  (n, width)  of the names
-    output_forward, output_reverse (n, width), what the MLP says by itself where the value is put
-    down_forward, down_reverse (width, mlp), the MLP's down-projection at the layer of each run
-
-Row i is fact i throughout. A key times its down-projection is a projected key, in the values' own space.
+Vectors of few templates are noisy, and noise hides what is shared. So every likeness is measured between one half of
+the parts forward and the *other* half in reverse, and beside it stands its ceiling: the same likeness of the two halves
+of each side, by their geometric mean. What is small beside its ceiling is small; what is small and has a small ceiling
+could not have been seen.
 """
 
 from typing import NamedTuple
@@ -19,36 +18,46 @@ from scipy import linalg, stats
 from sklearn.decomposition import PCA
 
 from ..common import contrasts, intervals
-from .vocabulary import COMPARISONS, CONCEPTS, HEADLINE, PAIRS, PEAK, STATISTICS
+from .vocabulary import BRIEF, CONCEPTS, HEADLINE, PAIRS, PEAK, STATISTICS
 
 FEWEST_FACTS = 8  # debiased CKA is free to vary from four facts up
-FOR_LOOKING = 10  # statistics that are no named test take so many times fewer permutations
+FOR_LOOKING = 50  # statistics that are no named test take so many times fewer permutations
 ROUNDING = 1e-10  # a permutation that changes nothing is as symmetric, in whatever order its sums are taken
+LEVEL, POWER = 0.05, 0.8  # of a test: how often it may err, and how often it should find what is there
+SHRUNK = 0.1  # of the mean variance within facts, which the probe adds to that of every direction
+SHARES = np.linspace(0, 1, 101)  # that are planted
 
 
 class Finding(NamedTuple):
-    """A statistic, its interval, and what chance gives."""
+    """A statistic, its interval, what chance gives, and what could have been seen."""
 
     value: float
     ci_low: float = np.nan
     ci_high: float = np.nan
+    ceiling: float = np.nan  # of the same thing from two halves of the templates
+    least: float = np.nan  # the smallest value that as many facts would have shown four times in five
     null_mean: float = np.nan
     p_value: float = np.nan  # of this test alone
     p_adjusted: float = np.nan  # of a named test, for all named ones
 
 
-def compare_all(arrays, *, components, permutations, rng, groups=None, folds=5, pairs=tuple(PAIRS)):
+def compare_all(arrays, *, components, permutations, rng, groups=None, folds=5, pairs=tuple(PAIRS), brief=False):
     """Every statistic of the comparisons `pairs`: comparison, statistic, the fields of `Finding`, largest, n.
 
-    linear_cka        centred kernel alignment; near 1 for *any* data with many more dimensions than facts
-    debiased_cka      the same from unbiased estimates: 0 where nothing is shared, so the one to quote
+    `brief`: the first three below alone, which take a tenth of the time.
+
+    debiased_cka      centred kernel alignment from unbiased estimates: 0 where nothing is shared, so the one to quote
+    nearness          mean cosine of a fact's own two vectors, each side centred, weighted by their size; that of
+                      unrelated facts is −1/(n − 1) of it
+    probe             share of facts that a classifier of facts, trained forward, tells in reverse (`told_apart`)
     rsa               Spearman correlation of the distances between facts
     retrieval_at_1    share of held-out facts whose partner is the nearest held-out candidate (`partner_ranks`)
-    mean_rank         the partner's mean rank among the candidates: 1 is best, and less is more symmetric
-    subspace_overlap  mean cosine of the principal angles of the top subspaces, where both are in one space
+    outranked         share of the other candidates that are less near than the partner
+    subspace_overlap  mean cosine of the principal angles of the top subspaces
 
-    Retrieval and overlap use the first `components` principal components, or as many as facts and widths allow.
-    With fewer than eight facts every number is NaN.
+    Both sides of a comparison are in one space. The probe needs four parts. Retrieval and overlap use the first
+    `components` principal components, or as many as facts and widths allow. With fewer than eight facts every number
+    is NaN; with one part there are no halves, and no ceilings.
 
     Null: the pairing of facts is permuted; for retrieval within folds, where every fit stays as it is. Where
     facts come in kinds that differ for other reasons, such as the direction they were trained in, `groups` (n,)
@@ -58,40 +67,68 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, folds=5, 
     (1 + permutations at least as symmetric) / (1 + permutations).
 
     Two tests were named beforehand: HEADLINE of each of CONCEPTS. They take all `permutations`, the same for both, and
-    have a p_adjusted (max-T). Everything else is for looking: a tenth of the permutations, and p as it is.
+    have a p_adjusted (max-T). Everything else is for looking: a fiftieth of the permutations, and p as it is.
 
-    Intervals (95%) are over facts. CKA, RSA and overlap have the jackknife's, which leaves one fact out at a time: a
-    bootstrap draws facts twice, and copies are at distance zero in both spaces, a similarity of its own making. On
-    simulated facts it covers the truth in 93 to 97%, in more where nothing is shared. Linear CKA drifts with the number
-    of facts, so that its interval is about as many facts, not about all. Retrieval has one outcome for each held-out
-    fact, and takes Wilson's interval: of the share retrieved, and of the share of rivals ranked before the partner. A
-    share varies less than a yes or no, so the rank's interval is on the wide side.
+    `least`, of debiased CKA and nearness, comes from planting (`smallest_seen`).
+
+    Intervals (95%) are over facts. CKA, RSA, nearness and overlap have the jackknife's, which leaves one fact out at a
+    time: a bootstrap draws facts twice, and copies are at distance zero in both spaces, a similarity of its own making.
+    On simulated facts it covers the truth in 93 to 97%, in more where nothing is shared. Shares have Wilson's.
 
     `largest` is the largest share that one fact has in the variance of either side: near 1, CKA is about that fact.
     """
-    spaces = _spaces(arrays)
-    n = len(spaces["key forward"])
-    if n < FEWEST_FACTS:
-        return _table({(pair, name): Finding(np.nan) for pair in pairs for name in STATISTICS}, pairs, spaces)
+    pairs = [pair for pair in pairs if all(one in arrays for one in PAIRS[pair])]
+    spaces = _checked(arrays)
+    n = next(iter(spaces.values())).shape[1] if spaces else 0
+    if n < FEWEST_FACTS or not pairs:
+        told = BRIEF if brief else STATISTICS
+        return _table({(pair, name): Finding(np.nan) for pair in pairs for name in told}, pairs, spaces, n)
+    used = {one for pair in pairs for one in PAIRS[pair]}
+    halves = {name: _halves(space) for name, space in spaces.items() if name in used}
     groups = _codes(groups, n)
     fold = assign_folds(groups, folds, rng)
     few = max(1, permutations // FOR_LOOKING)
     free = permute(groups, few, rng)
     within = permute(fold * n + groups, few, rng)
-    findings = _shape_findings(spaces, pairs, free)
-    findings |= _retrieval_findings(spaces, pairs, fold, within, components)
-    findings |= _overlap_findings(spaces, pairs, components, few, rng)
-    findings |= _named_findings(findings, spaces, pairs, permute(groups, permutations, rng))
-    return _table(findings, pairs, spaces)
+    findings = _shape_findings(halves, pairs, free, ("debiased_cka",) if brief else ("debiased_cka", "rsa"))
+    findings |= _nearness_findings(halves, pairs, free)
+    findings |= _probe_findings(spaces, pairs, free)
+    if not brief:
+        findings |= _retrieval_findings(halves, pairs, fold, within, components)
+        findings |= _overlap_findings(halves, pairs, components, few, rng)
+    findings |= _named_findings(findings, halves, pairs, permute(groups, permutations, rng))
+    return _table(findings, pairs, spaces, n)
 
 
-def _named_findings(findings, spaces, pairs, orders):
+def _halves(space):
+    """The means (2, n, d) of every other part of a space (P, n, d); of one part alone (1, n, d)."""
+    return np.stack([space[first::2].mean(0) for first in range(min(2, len(space)))])
+
+
+def _crossed(first, second):
+    """Pairs of what was made of each half of two sides: never the same half of both, where there are two."""
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])]
+    return [(first[0], second[-1]), (first[-1], second[0])]
+
+
+def _ceiling(first, second, likeness):
+    """The geometric mean of the likenesses of the halves within each side; NaN where a side has no halves."""
+    if min(len(first), len(second)) < 2:
+        return np.nan
+    return float(np.sqrt(np.prod([max(0.0, float(likeness(*side))) for side in (first, second)])))
+
+
+def _named_findings(findings, halves, pairs, orders):
     """The findings of the named tests among `pairs`, with p-values from all `orders` (N, n)."""
     named = [pair for pair in CONCEPTS.values() if pair in pairs and not np.isnan(findings[pair, HEADLINE].value)]
     if not named:
         return {}
-    shapes = [[_debiased(_gram(spaces[side])) for side in PAIRS[pair]] for pair in named]
-    null = np.stack([inner_permuted(*pair, orders) for pair in shapes], axis=1)
+    shapes = {one: [_debiased(_gram(half)) for half in halves[one]] for pair in named for one in PAIRS[pair]}
+    null = np.stack(
+        [_null_of_shapes(*(shapes[one] for one in PAIRS[pair]), orders) for pair in named],
+        axis=1,
+    )
     alone, family = contrasts.adjusted([findings[pair, HEADLINE].value for pair in named], null + ROUNDING)
     return {
         (pair, HEADLINE): findings[pair, HEADLINE]._replace(
@@ -101,21 +138,23 @@ def _named_findings(findings, spaces, pairs, orders):
     }
 
 
-def beyond(arrays, base):
-    """HEADLINE of each of CONCEPTS in `arrays` less that in `base`, of the same facts: comparison, value, ci_low, …
+def beyond(arrays, base, *, pairs):
+    """HEADLINE of each of `pairs` in `arrays` less that in `base`, of the same facts: comparison, value, ci_low, …
 
     Its interval leaves the same fact out of both.
     """
     rows = []
-    sides = [_spaces(one) for one in (arrays, base)]
-    n = len(sides[0]["key forward"])
-    for pair in CONCEPTS.values():
-        found = Finding(np.nan)
+    for pair in pairs:
+        found, n = Finding(np.nan), arrays[PAIRS[pair][0]].shape[1]
         if n >= FEWEST_FACTS:
-            grams = [[_gram(spaces[side]) for side in PAIRS[pair]] for spaces in sides]
-            whole, without = (
-                one - other for one, other in zip(*(_left_out(_debiased, *two) for two in grams), strict=True)
-            )
+            ends = []
+            for one in (arrays, base):
+                first, second = (
+                    [_gram(half) for half in _halves(np.asarray(one[name], float))] for name in PAIRS[pair]
+                )
+                left_out = [_left_out(_debiased, *two) for two in _crossed(first, second)]
+                ends.append([np.mean(part, axis=0) for part in zip(*left_out, strict=True)])
+            whole, without = (own - other for own, other in zip(*ends, strict=True))
             interval = contrasts.jackknife(whole / 2, without / 2, contrasts.CHANGES)
             found = Finding(*(2 * part for part in interval))
         rows.append((pair, found.value, found.ci_low, found.ci_high, n))
@@ -126,48 +165,25 @@ def over_layers(table, family=("model", "stage")):
     """`table` with the p_adjusted of each layer multiplied by the number of layers (Bonferroni), at most 1.
 
     At the peak, which tracing chose without looking at symmetry, it stays as it is. A family is the rows that agree in
-    the `family` columns.
+    the `family` columns, and its layers are those with a test.
     """
     layers = table.layer.astype(str)
-    count = layers.where(layers != PEAK).groupby([table[name] for name in family]).transform("nunique")
+    tested = layers.where((layers != PEAK) & table.p_adjusted.notna())
+    count = tested.groupby([table[name] for name in family]).transform("nunique")
     return table.assign(p_adjusted=(table.p_adjusted * count.where(layers != PEAK, 1)).clip(upper=1))
 
 
-def retrieval_curve(arrays, *, components, rng, groups=None, folds=5, pairs=tuple(COMPARISONS), permutations=200):
-    """Share of held-out facts whose partner is among the k nearest candidates, and what chance gives.
-
-    Columns: comparison, k, value, ci_low, ci_high, chance, n. Chance is what the same `permutations` within folds and
-    groups give as in `compare_all`. A generator in the state of the one that went into it makes the same folds, so that
-    k = 1 is its retrieval_at_1.
-    """
-    spaces = _spaces(arrays)
-    n = len(spaces["key forward"])
-    rows = []
-    if n >= FEWEST_FACTS:
-        groups = _codes(groups, n)
-        fold = assign_folds(groups, folds, rng)
-        located = locate(spaces, fold, components)
-        orders = permute(fold * n + groups, permutations, rng)
-        for pair in pairs:
-            first, second = COMPARISONS[pair]
-            ranks = partner_ranks(located[first], located[second], fold)
-            null = partner_ranks(located[first], located[second], fold, orders)
-            for k in range(1, np.bincount(fold).max() + 1):
-                share = intervals.wilson((ranks <= k).mean(-1).sum(), n)
-                rows.append((pair, k, *share, (null <= k).mean(), n))
-    return pd.DataFrame(rows, columns=["comparison", "k", "value", "ci_low", "ci_high", "chance", "n"])
-
-
 def spectra(arrays):
-    """Singular values of the centred facts in each of the six spaces of keys and values, one row a component.
+    """Singular values of the centred facts of each side of `arrays`, a mean over parts; one row a component.
 
     Columns: space, component, singular_value, share, cumulative, effective_rank, n. `share` is of the variance.
     The effective rank is Roy and Vetterli's: the exponential of the entropy of the singular values' shares of
     their sum. Empty with fewer than two facts.
     """
     rows = []
-    for name, space in _spaces(arrays).items():
-        if len(space) < 2 or name.startswith("output"):
+    for name, space in _checked(arrays).items():
+        space = space.mean(0)
+        if len(space) < 2:
             continue
         values = linalg.svdvals(space - space.mean(0))[: len(space) - 1]
         with np.errstate(invalid="ignore"):
@@ -179,36 +195,31 @@ def spectra(arrays):
     return pd.DataFrame(rows, columns=columns)
 
 
-def pca_pairs(arrays, *, pairs=tuple(COMPARISONS)):
-    """The same facts twice in one plane, for the comparisons whose sides share a space.
+def pca_pairs(arrays, *, pairs):
+    """The same facts twice in one plane, for each of the comparisons `pairs`.
 
-    Columns: comparison, space, fact, side, x, y, x_share, y_share. `space` is "model" (values and projected keys)
-    or "MLP" (keys). The plane is that of the first two principal components of both sides together, after each
-    was centred on its own mean and scaled to the same spread: offset and size are not what is compared. `fact` is
-    the row in `arrays`: two points of one comparison and fact are a pair. Empty with fewer than two facts.
+    Columns: comparison, fact, side, x, y, x_share, y_share. The plane is that of the first two principal components of
+    both sides together, after each was centred on its own mean and scaled to the same spread: offset and size are not
+    what is compared. `fact` is the row in `arrays`: two points of one comparison and fact are a pair. Empty with fewer
+    than two facts.
     """
-    spaces = _spaces(arrays)
+    spaces = _checked(arrays)
     rows = []
     for pair in pairs:
-        sides = COMPARISONS[pair]
-        if _home(sides[0]) != _home(sides[1]) or len(spaces[sides[0]]) < 2:
+        sides = PAIRS[pair]
+        if spaces[sides[0]].shape[1] < 2:
             continue
-        points = [_standard(spaces[side]) for side in sides]
+        points = [_standard(spaces[side].mean(0)) for side in sides]
         fit = _pca(np.concatenate(points), 2)
         for side, those in zip(sides, points, strict=True):
             for fact, (x, y) in enumerate(fit.transform(those)):
-                rows.append((pair, _home(side), fact, side, x, y, *fit.explained_variance_ratio_))
-    columns = ["comparison", "space", "fact", "side", "x", "y", "x_share", "y_share"]
-    return pd.DataFrame(rows, columns=columns)
+                rows.append((pair, fact, side, x, y, *fit.explained_variance_ratio_))
+    return pd.DataFrame(rows, columns=["comparison", "fact", "side", "x", "y", "x_share", "y_share"])
 
 
-# CKA, debiased CKA and RSA are each an inner product of two symmetric unit matrices, one from each space.
-# Permuting facts only permutes such a matrix, so a null needs no more than its entries in another order.
-
-
-def linear_cka(first, second):
-    """Linear centred kernel alignment of `first` (n, a) and `second` (n, b)."""
-    return _similarity(_centred, first, second)
+# Debiased CKA and RSA are each an inner product of two symmetric unit matrices, one from each space, and nearness is
+# one of two unit sets of vectors. Permuting facts only permutes rows, so a null needs no more than entries in another
+# order; and what is planted into one of them is planted into the product.
 
 
 def debiased_cka(first, second):
@@ -221,12 +232,13 @@ def rsa(first, second):
     return _similarity(_ranked, first, second)
 
 
+def nearness(first, second):
+    """Mean cosine of each fact's vectors in `first` and `second` (n, d), both centred, weighted by their size."""
+    return float((_standard(np.asarray(first, float)) * _standard(np.asarray(second, float))).sum())
+
+
 def _similarity(shape, first, second):
     return float(_inner(shape(_gram(np.asarray(first, float))), shape(_gram(np.asarray(second, float)))))
-
-
-def _centred(gram):
-    return _unit(_recentre(gram))
 
 
 def _debiased(gram):
@@ -243,7 +255,7 @@ def _ranked(gram):
     size = np.diagonal(gram, axis1=-2, axis2=-1)
     i, j = np.triu_indices(gram.shape[-1], 1)
     ranks = stats.rankdata(size[..., i] + size[..., j] - 2 * gram[..., i, j], axis=-1)
-    shape = np.zeros(gram.shape)
+    shape = np.zeros_like(gram)
     shape[..., i, j] = shape[..., j, i] = ranks - ranks.mean(-1, keepdims=True)
     return _unit(shape)
 
@@ -267,18 +279,143 @@ def inner_permuted(first, second, orders):
     return np.concatenate([second.ravel().take(block[:, i] * n + block[:, j]) @ weights for block in blocks])
 
 
-def _shape_findings(spaces, pairs, orders):
-    grams = {name: _gram(space) for name, space in spaces.items()}
+def diagonal_permuted(table, orders):
+    """Sums over facts of a `table` (n, n), of each fact and what takes its partner's place in `orders` (N, n): (N,)."""
+    return table[np.arange(len(table)), orders].sum(1)
+
+
+def _null_of_shapes(first, second, orders):
+    return np.mean([inner_permuted(*two, orders) for two in _crossed(first, second)], axis=0)
+
+
+def smallest_seen(unrelated, noise, ceiling, between, *, level=LEVEL, mix=lambda share: (1 - share, share)):
+    """The smallest value of an inner product of two unit shapes that a test would have found, four times in five.
+
+    It is planted: in place of the second side comes a mixture, 1 − s parts of that side with its facts permuted, which
+    is unrelated to the first, and s parts of the first side's own other half, as one memory would give; `mix` has
+    the weights. Inner products of the first side with all of it follow from those of the parts: `unrelated` (N,)
+    are those with the second side in N orders, `noise` (N,) those with the other half in these orders, `ceiling` that
+    with the other half in its own order, and `between` (N,) those of the two parts. A mixture is found where few random
+    pairings of it, `level`, are as alike. The value is the mean at the smallest s that suffices; NaN where none does.
+    """
+    shuffled = np.roll(noise, 1)  # a mixture's parts are permuted by other permutations
+    for share in SHARES:
+        rest, planted = mix(share)
+        needed = np.quantile(rest * unrelated + planted * shuffled, 1 - level)
+        seen = rest * unrelated + planted * ceiling
+        if (seen > needed).mean() >= POWER:
+            size = np.sqrt(np.maximum(rest**2 + planted**2 + 2 * rest * planted * between, ROUNDING))
+            return float((seen / size).mean())
+    return np.nan
+
+
+def _level(pair):
+    return LEVEL / len(CONCEPTS) if pair in CONCEPTS.values() else LEVEL
+
+
+def _shape_findings(halves, pairs, orders, statistics):
+    grams = {name: [_gram(half) for half in space] for name, space in halves.items()}
     findings = {}
-    for statistic, shape in {"linear_cka": _centred, "debiased_cka": _debiased, "rsa": _ranked}.items():
-        whole = {name: shape(gram) for name, gram in grams.items()}
-        rest = {name: shape(_restrict(gram, _others(len(gram)))) for name, gram in grams.items()}
+    for statistic in statistics:
+        shape = {"debiased_cka": _debiased, "rsa": _ranked}[statistic]
+        whole = {name: [shape(gram) for gram in some] for name, some in grams.items()}
+        rest = {name: [shape(_restrict(gram, _others(len(gram)))) for gram in some] for name, some in grams.items()}
         for pair in pairs:
             first, second = PAIRS[pair]
-            value = float(_inner(whole[first], whole[second]))
-            ends = contrasts.jackknife(value, _inner(rest[first], rest[second]), contrasts.CHANGES)[1:]
-            null = inner_permuted(whole[first], whole[second], orders)
-            findings[pair, statistic] = _finding(value, ends, null)
+            value = np.mean([_inner(*two) for two in _crossed(whole[first], whole[second])])
+            without = np.mean([_inner(*two) for two in _crossed(rest[first], rest[second])], axis=0)
+            ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
+            null = _null_of_shapes(whole[first], whole[second], orders)
+            found = _finding(value, ends, null, _ceiling(whole[first], whole[second], _inner))
+            if statistic == "debiased_cka" and not np.isnan(found.ceiling):
+                own, other, second_half = *whole[first], whole[second][1]
+                parts = (
+                    inner_permuted(own, second_half, orders),
+                    inner_permuted(own, other, orders),
+                    _inner(own, other),
+                    inner_permuted(other, second_half, orders),
+                )
+                found = found._replace(least=smallest_seen(*parts, level=_level(pair)))
+            findings[pair, statistic] = found
+    return findings
+
+
+def _nearness_findings(halves, pairs, orders):
+    units = {name: [_standard(half) for half in space] for name, space in halves.items()}
+    findings = {}
+    for pair in pairs:
+        first, second = (units[one] for one in PAIRS[pair])
+        tables = [one @ other.T for one, other in _crossed(first, second)]
+        value = np.mean([np.trace(table) for table in tables])
+        without = np.mean([_nearness_without(*two) for two in _crossed(first, second)], axis=0)
+        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
+        null = np.mean([diagonal_permuted(table, orders) for table in tables], axis=0)
+        found = _finding(value, ends, null, _ceiling(first, second, lambda one, other: (one * other).sum()))
+        if not np.isnan(found.ceiling):
+            own, other = first[0] @ second[1].T, first[0] @ first[1].T
+            between = diagonal_permuted(first[1] @ second[1].T, orders)
+            parts = (diagonal_permuted(own, orders), diagonal_permuted(other, orders), np.trace(other), between)
+            found = found._replace(least=smallest_seen(*parts, mix=lambda share: (np.sqrt(1 - share), np.sqrt(share))))
+        findings[pair, "nearness"] = found
+    return findings
+
+
+def _nearness_without(first, second):
+    """`nearness` without each fact (n,), from unit sides (n, d): leaving one out moves the centre of the others too."""
+    n = len(first)
+    products = [
+        n / (n - 1) * (one * other).sum(1) for one, other in ((first, second), (first, first), (second, second))
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return ((first * second).sum() - products[0]) / np.sqrt((1 - products[1]) * (1 - products[2]))
+
+
+def told_apart(taught, asked):
+    """How often a probe that was taught facts takes each of `asked` for each of them: (facts asked, facts taught).
+
+    `taught` (p, n, d) and `asked` (q, n, d) have p and q vectors of each fact. The probe is a linear discriminant: it
+    weighs directions by how little a fact's own vectors vary in them, with a ridge of SHRUNK, and takes
+    the fact whose mean has the largest cosine. Both sides are centred: what all facts have in common is no fact's.
+    """
+    p, n, d = taught.shape
+    means = taught.mean(0)
+    varied = (taught - means).reshape(p * n, d) / np.sqrt(n * max(1, p - 1))
+    means, asked = means - means.mean(0), asked - asked.mean((0, 1))
+    ridge = max(SHRUNK * (varied**2).sum() / min(d, p * n), ROUNDING * (means**2).mean(), ROUNDING)
+    # By Woodbury's identity: vectors are few beside their width.
+    inner = np.linalg.inv(ridge * np.eye(p * n) + varied @ varied.T)
+
+    def weighed(one, other):
+        return (one @ other.T - (one @ varied.T) @ inner @ (other @ varied.T).T) / ridge
+
+    found = np.zeros((n, n))
+    sizes = np.sqrt(np.maximum(np.diagonal(weighed(means, means)), np.finfo(float).tiny))
+    for vectors in asked:
+        taken = np.argmax(weighed(vectors, means) / sizes, axis=1)
+        found[np.arange(n), taken] += 1 / len(asked)
+    return found
+
+
+def _probe_findings(spaces, pairs, orders):
+    findings, ceilings = {}, {}
+
+    def table(first, second):
+        """Taught with one half's parts and asked with the other's, both ways."""
+        return np.mean([told_apart(spaces[first][a::2], spaces[second][1 - a :: 2]) for a in (0, 1)], axis=0)
+
+    for pair in pairs:
+        sides = PAIRS[pair]
+        if min(len(spaces[one]) for one in sides) < 4:
+            findings[pair, "probe"] = Finding(np.nan)
+            continue
+        found = table(*sides)
+        for one in sides:
+            if one not in ceilings:
+                ceilings[one] = np.trace(table(one, one)) / len(found)
+        share = contrasts.mean(contrasts.Sample(np.diagonal(found), np.arange(len(found))), contrasts.SHARES)
+        ceiling = float(np.sqrt(np.prod([ceilings[one] for one in sides])))
+        null = diagonal_permuted(found, orders) / len(found)
+        findings[pair, "probe"] = _finding(share.estimate, share[1:], null, ceiling)
     return findings
 
 
@@ -341,20 +478,28 @@ def _directions(points):
     return points / np.maximum(np.linalg.norm(points, axis=-1, keepdims=True), np.finfo(float).tiny)
 
 
-def _retrieval_findings(spaces, pairs, fold, orders, components):
-    located = locate(spaces, fold, components)
+def _retrieval_findings(halves, pairs, fold, orders, components):
+    flat = {(name, h): half for name, space in halves.items() for h, half in enumerate(space)}
+    located = locate(flat, fold, components)
+    located = {name: [located[name, h] for h in range(len(space))] for name, space in halves.items()}
     n = len(fold)
-    rivals = np.bincount(fold)[fold].mean() - 1
+    rivals = (np.bincount(fold)[fold] - 1)[:, None]  # of each fact
+    readings = {"retrieval_at_1": lambda ranks: ranks == 1, "outranked": lambda ranks: 1 - (ranks - 1) / rivals}
     findings = {}
     for pair in pairs:
-        first, second = PAIRS[pair]
-        ranks = partner_ranks(located[first], located[second], fold)
-        null = partner_ranks(located[first], located[second], fold, orders)
-        share = intervals.wilson((ranks == 1).mean(-1).sum(), n)
-        findings[pair, "retrieval_at_1"] = _finding(share.estimate, share[1:], (null == 1).mean((1, 2)))
-        before = intervals.wilson(min(1, (ranks.mean() - 1) / rivals) * n, n)
-        ends = 1 + rivals * np.array(before[1:])
-        findings[pair, "mean_rank"] = _finding(ranks.mean(), ends, null.mean((1, 2)), less_is_more=True)
+        first, second = (located[one] for one in PAIRS[pair])
+        crossed = _crossed(first, second)
+        ranks = [partner_ranks(*two, fold) for two in crossed]
+        null = [partner_ranks(*two, fold, orders) for two in crossed]
+        for name, reading in readings.items():
+
+            def found(one, other, reading=reading):
+                return reading(partner_ranks(one, other, fold)).mean()
+
+            share = intervals.wilson(min(n, np.mean([reading(one) for one in ranks]) * n), n)
+            chance = np.mean([reading(one).mean((1, 2)) for one in null], axis=0)
+            ceiling = _ceiling(first, second, found)
+            findings[pair, name] = _finding(share.estimate, share[1:], chance, ceiling)
     return findings
 
 
@@ -396,23 +541,28 @@ def overlaps_by_chance(width, components, draws, rng):
     return np.linalg.svd(np.linalg.solve(root, corner.swapaxes(-1, -2)), compute_uv=False).mean(-1)
 
 
-def _overlap_findings(spaces, pairs, components, permutations, rng):
-    n = len(spaces["key forward"])
-    # Subspaces of more than half the width meet whatever they hold.
-    r = {name: min(components, n // 2 - 1, space.shape[1] // 2) for name, space in spaces.items()}
+def _overlap_findings(halves, pairs, components, permutations, rng):
+    n = next(iter(halves.values())).shape[1]
     rest = _others(n)
-    bases = {name: bases_of(space, rest, r[name]) for name, space in spaces.items()}
+    # Subspaces of more than half the width meet whatever they hold.
+    r = {name: min(components, n // 2 - 1, space.shape[2] // 2) for name, space in halves.items()}
+    both = {name: [(half, bases_of(half, rest, r[name])) for half in space] for name, space in halves.items()}
     chance = {}
-    for name in ("key forward", "value forward"):
-        chance[_home(name)] = overlaps_by_chance(spaces[name].shape[1], r[name], permutations, rng)
+    for width, count in sorted({(space.shape[2], r[name]) for name, space in halves.items()}):
+        chance[width] = overlaps_by_chance(width, count, permutations, rng)
     findings = {}
     for pair in pairs:
         first, second = PAIRS[pair]
-        if _home(first) == _home(second):
-            value = subspace_overlap(spaces[first], spaces[second], r[first])
-            without = overlaps_of(spaces[first], spaces[second], rest, bases[first], bases[second])
-            ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
-            findings[pair, "subspace_overlap"] = _finding(value, ends, chance[_home(first)])
+        crossed = _crossed(both[first], both[second])
+
+        def overlap(one, other, components=r[first]):
+            return subspace_overlap(one[0], other[0], components)
+
+        value = np.mean([overlap(*two) for two in crossed])
+        without = np.mean([overlaps_of(one[0], other[0], rest, one[1], other[1]) for one, other in crossed], axis=0)
+        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
+        ceiling = _ceiling(both[first], both[second], overlap)
+        findings[pair, "subspace_overlap"] = _finding(value, ends, chance[halves[first].shape[2]], ceiling)
     return findings
 
 
@@ -424,35 +574,29 @@ def permute(groups, count, rng):
     return orders
 
 
-def _finding(value, ends, null, less_is_more=False):
+def _finding(value, ends, null, ceiling):
     if np.isnan(value):
         return Finding(np.nan)
-    excess = value - null if less_is_more else null - value
-    p_value = (1 + (excess >= -ROUNDING).sum()) / (1 + len(null))
-    return Finding(*map(float, (value, *ends, null.mean(), p_value)))
+    p_value = (1 + (null - value >= -ROUNDING).sum()) / (1 + len(null))
+    found = {"ceiling": ceiling, "null_mean": null.mean(), "p_value": p_value}
+    return Finding(*map(float, (value, *ends)), **{name: float(one) for name, one in found.items()})
 
 
-def _table(findings, pairs, spaces):
+def _table(findings, pairs, spaces, n):
     rows = []
-    n = len(spaces["key forward"])
     share = {name: _largest_share(space) for name, space in spaces.items()}
     for pair in pairs:
         first, second = PAIRS[pair]
-        for statistic in STATISTICS:
-            if statistic != "subspace_overlap" or _home(first) == _home(second):
-                rows.append((pair, statistic, *findings[pair, statistic], max(share[first], share[second]), n))
+        for statistic in [name for name in STATISTICS if (pair, name) in findings]:
+            rows.append((pair, statistic, *findings[pair, statistic], max(share[first], share[second]), n))
     return pd.DataFrame(rows, columns=["comparison", "statistic", *Finding._fields, "largest", "n"])
 
 
 def _largest_share(space):
-    """The largest share that one fact has in the variance of `space` (n, d)."""
+    """The largest share that one fact has in the variance of `space` (P, n, d), a mean over parts."""
+    space = space.mean(0)
     sizes = ((space - space.mean(0)) ** 2).sum(1) if len(space) else np.zeros(0)
     return float(sizes.max() / sizes.sum()) if sizes.any() else np.nan
-
-
-def _home(name):
-    """The space that the vectors of this name live in: only within one space do subspaces make angles."""
-    return "MLP" if name.startswith("key") else "model"
 
 
 def _gram(space):
@@ -486,32 +630,16 @@ def _codes(groups, n):
     return groups
 
 
-def _spaces(arrays):
-    """The sets of vectors to compare, (n, mlp) or (n, width) in float64, from `arrays` once they are checked."""
-    names = [f"{kind}_{way}" for kind in ("key", "value", "output", "down") for way in ("forward", "reverse")]
-    if missing := [name for name in names if name not in arrays]:
-        raise ValueError(f"symmetry: arrays lack {', '.join(missing)}")
-    given = {name: np.asarray(arrays[name], float) for name in names}
+def _checked(arrays):
+    """`arrays` in float64, once they are checked: {side: (P, n, d)}, with one n for all."""
+    given = {name: np.asarray(array, float) for name, array in arrays.items()}
     for name, array in given.items():
-        if array.ndim != 2:
-            raise ValueError(f"symmetry: {name} has shape {array.shape}; arrays have two dimensions")
-    n, mlp = given["key_forward"].shape
-    width = given["value_forward"].shape[1]
-    for name, array in given.items():
-        needed = {"key": (n, mlp), "down": (width, mlp)}.get(name.split("_")[0], (n, width))
-        if array.shape != needed:
-            raise ValueError(f"symmetry: {name} has shape {array.shape}; the other arrays need {needed}")
+        if array.ndim != 3:
+            raise ValueError(f"symmetry: {name} has shape {array.shape}; arrays are parts × facts × width")
+        facts = next(iter(given.values())).shape[1]
+        if array.shape[1] != facts:
+            raise ValueError(f"symmetry: {name} has {array.shape[1]} facts; the other arrays have {facts}")
         if not np.isfinite(array).all():
-            row = np.flatnonzero(~np.isfinite(array).all(1))[0]
-            what = "row" if name.startswith("down") else "fact"
-            raise ValueError(f"symmetry: {name} is not finite at {what} {row}; leave such facts out everywhere")
-    return {
-        "key forward": given["key_forward"],
-        "projected key forward": given["key_forward"] @ given["down_forward"].T,
-        "value forward": given["value_forward"],
-        "key reverse": given["key_reverse"],
-        "projected key reverse": given["key_reverse"] @ given["down_reverse"].T,
-        "value reverse": given["value_reverse"],
-        "output forward": given["output_forward"],
-        "output reverse": given["output_reverse"],
-    }
+            fact = np.flatnonzero(~np.isfinite(array).all((0, 2)))[0]
+            raise ValueError(f"symmetry: {name} is not finite at fact {fact}; leave such facts out everywhere")
+    return given

@@ -8,12 +8,13 @@ import pandas as pd
 
 from . import files as memory_files
 from . import symmetry
-from .vocabulary import BASE, BEYOND, COMPARISONS, KEYS_ALONE, PAIRS, PEAK
+from .vocabulary import BASE, BEYOND, CONCEPTS, PAIRS, PEAK, READ_ALONE, STATES
 
 PAIRS_OF = {  # comparisons that need values, and those that do not
-    "value": [pair for pair in PAIRS if pair not in KEYS_ALONE],
-    "key": KEYS_ALONE,
+    "value": [pair for pair in PAIRS if pair not in READ_ALONE],
+    "read": READ_ALONE,
 }
+SCATTERED = [*CONCEPTS.values(), *STATES.values()]
 
 
 @dataclass(frozen=True)
@@ -22,80 +23,72 @@ class Statistics:
 
     components: int  # principal components for retrieval and subspaces
     folds: int  # in which facts are held out for retrieval
-    permutations: int  # of the named tests; others take a tenth
+    permutations: int  # of the named tests; others take a fiftieth
     seed: int
 
 
 def compare(folders, *, pairs, groups, peaks, statistics, job=None):
-    """Tables of outcomes, symmetry, retrieval, spectra and pca for the extractions in `folders`, by "model/stage".
+    """Tables of outcomes, symmetry, spectra and pca for what `folders` hold, by "model/stage".
 
     `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups` the facts'
-    training group; `peaks`, by "model/stage", what `layers.peaks` found. Values are compared where the search for them
-    converged both ways, keys among themselves for all facts. Where a model has a base, what the named tests find beyond
-    it stands at the peak, on the facts that converged in both.
+    training group; `peaks`, by "model/stage", what `layers.peaks` found. Values are compared where they were sought
+    and found both ways, all else for all facts; where none were sought, in `brief`. Where a model has a base, what
+    states have in common beyond it is told.
     """
-    found = {"outcomes": [], "symmetry": [], "retrieval": [], "spectra": [], "pca": []}
+    found = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
     for name, folder in folders.items():
         model, stage = name.split("/")
         about = {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != "base" else pd.NA, "stage": stage}
         runs = [[memory_files.Stored(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
         found["outcomes"] += [
-            table.assign(**about, split=split)
+            side.outcomes.assign(**about, split=split)
             for pair, sides in zip(pairs, runs, strict=True)
             for split, side in zip(pair, sides, strict=True)
-            for table in side.outcomes.values()
         ]
         for label, layers in _layers(runs, peaks[name]).items():
             where = {**about, **_where(label, *layers)}
             both = [(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
-            for kind in PAIRS_OF:
+            sought = all("value" in side.arrays for pair in both for side in pair)
+            for kind in PAIRS_OF if sought else ("read",):
                 arrays, facts = _joined(both, converged=kind == "value")
-                for table, rows in _compare(kind, arrays, facts, groups, statistics).items():
+                for table, rows in _compare(kind, arrays, facts, groups, statistics, brief=not sought).items():
                     found[table].append(rows.assign(**where))
                 if job:
                     job.say(f"{name}, layer {label}: {kind}s of {len(facts)} facts")
-        if peaks[name] and stage != BASE and f"{model}/{BASE}" in folders:
-            gained = _beyond(folder, folders[f"{model}/{BASE}"], pairs, peaks[name])
-            found["symmetry"].append(gained.assign(**about, **_where(PEAK, peaks[name]["p2d"], peaks[name]["d2p"])))
+        if stage != BASE and f"{model}/{BASE}" in folders:
+            found["symmetry"] += _beyond(runs, folders[f"{model}/{BASE}"], pairs, _layers(runs, peaks[name]), about)
     tables = {name: _front(pd.concat(parts, ignore_index=True)) for name, parts in found.items()}
     tables["symmetry"] = symmetry.over_layers(tables["symmetry"])
     return tables
 
 
-def _beyond(folder, base, pairs, peak):
-    """What the named tests find in `folder` beyond the `base`, at the same layers and of the same facts."""
-    arrays, kept = [], []
-    for place in (folder, base):
-        runs = [[memory_files.Stored(Path(place) / f"{split}.safetensors") for split in pair] for pair in pairs]
-        if any(layer not in side for run in runs for side, layer in zip(run, (peak["p2d"], peak["d2p"]), strict=True)):
-            return pd.DataFrame()
-        joined, facts = _joined([(run[0][peak["p2d"]], run[1][peak["d2p"]]) for run in runs], converged=True)
-        arrays.append(joined)
-        kept.append(facts)
-    rows = [[facts.index(fact) for fact in kept[0] if fact in set(kept[0]) & set(kept[1])] for facts in kept]
-    some = [
-        {name: array if name.startswith("down") else array[own] for name, array in one.items()}
-        for one, own in zip(arrays, rows, strict=True)
-    ]
-    return symmetry.beyond(*some).assign(statistic=BEYOND)
+def _beyond(runs, base, pairs, layers, about):
+    """What states have in common after fine-tuning beyond what they had in the `base`, by layer, of the same facts."""
+    before = [[memory_files.Stored(Path(base) / f"{split}.safetensors") for split in pair] for pair in pairs]
+    for label, (ahead, back) in layers.items():
+        if all(ahead in run[0] and back in run[1] for run in before):
+            arrays = [
+                _joined([(run[0][ahead], run[1][back]) for run in some], converged=False) for some in (runs, before)
+            ]
+            gained = symmetry.beyond(*(own for own, _ in arrays), pairs=list(STATES.values()))
+            yield gained.assign(statistic=BEYOND, **about, **_where(label, ahead, back))
 
 
 def _where(label, forward, reverse):
     return {"layer": label, "layer_forward": forward, "layer_reverse": reverse}
 
 
-def _compare(kind, arrays, facts, groups, statistics):
+def _compare(kind, arrays, facts, groups, statistics, *, brief):
     """Tables of the comparisons of a `kind` between `arrays` of the `facts`."""
-    compared = [pair for pair in PAIRS_OF[kind] if pair in COMPARISONS]
-    how = {"components": statistics.components, "folds": statistics.folds, "groups": [groups[fact] for fact in facts]}
-    spectra, scatter = symmetry.spectra(arrays), symmetry.pca_pairs(arrays, pairs=compared)
-    rng, same = (np.random.default_rng(statistics.seed) for _ in range(2))
+    rng = np.random.default_rng(statistics.seed)
+    how = {"components": statistics.components, "folds": statistics.folds, "permutations": statistics.permutations}
+    how |= {"groups": [groups[fact] for fact in facts], "brief": brief}
+    compared = symmetry.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **how)
+    own = {name: array for name, array in arrays.items() if ("value" in name) == (kind == "value")}
+    scatter = symmetry.pca_pairs(arrays, pairs=[] if brief else [pair for pair in SCATTERED if pair in PAIRS_OF[kind]])
     return {
-        "symmetry": symmetry.compare_all(
-            arrays, rng=rng, pairs=PAIRS_OF[kind], permutations=statistics.permutations, **how
-        ),
-        "retrieval": symmetry.retrieval_curve(arrays, rng=same, pairs=compared, **how),
-        "spectra": spectra[spectra.space.str.contains(kind)],
+        "symmetry": compared,
+        "spectra": symmetry.spectra({} if brief else own),
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),
     }
 
@@ -107,13 +100,16 @@ def _layers(runs, peaks):
 
 
 def _joined(pairs, *, converged):
-    """The arrays of all pairs of extractions under each other, and their facts' ids; of all or the converged ones."""
-    parts = [memory_files.pair(*pair, converged=converged) for pair in pairs]
-    arrays = {
-        name: parts[0][0][name] if name.startswith("down") else np.concatenate([part[name] for part, _ in parts])
-        for name in parts[0][0]
-    }
-    return arrays, [fact for _, facts in parts for fact in facts]
+    """The arrays of all pairs of memories, one's facts after the other's, and their ids; of all or the converged ones.
+
+    Groups may have been asked with other numbers of templates: as many parts are kept as all have.
+    """
+    found = [memory_files.pair(*pair, converged=converged) for pair in pairs]
+    arrays = {}
+    for name in found[0][0]:
+        parts = min(len(some[name]) for some, _ in found)
+        arrays[name] = np.concatenate([some[name][:parts] for some, _ in found], axis=1)
+    return arrays, [fact for _, facts in found for fact in facts]
 
 
 def _front(table):
@@ -124,14 +120,16 @@ def _front(table):
 
 
 def join_edits(tables, peaks):
-    """The tables of edits under each other, each with the column `peak`: whether its layer is where MLPs matter most.
+    """The tables of edits under each other, each with the column `peak`: whether it is of the leading edits.
 
-    `peaks` has for each table what `layers.peaks` found; the peak is that of the forward question. Without one it is
-    the table's lowest layer.
+    Those are at the last subject token, in the layer where MLPs matter most by the forward question's of `peaks`, which
+    has for each table what `layers.peaks` found. Without one it is the table's lowest layer.
     """
     joined = []
     for table, found in zip(tables, peaks, strict=True):
         table = table.copy()
-        table.insert(table.columns.get_loc("layer") + 1, PEAK, table.layer == found.get("p2d", table.layer.min()))
+        plain = table.how == "layer"
+        lead = table.layer == found.get("p2d", table.layer[plain].min())
+        table.insert(table.columns.get_loc("layer") + 1, PEAK, plain & lead)
         joined.append(table)
     return pd.concat(joined)

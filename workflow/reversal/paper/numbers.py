@@ -320,6 +320,7 @@ SECTIONS = {
     "edits": numbers_memory.edits,
     "settings": settings,
     "rewriting": numbers_memory.rewriting,
+    "evidence": numbers_memory.evidence,
     "costs": costs,
     "published": published,
 }
@@ -352,6 +353,7 @@ FILES = {
     "symmetry": ["tables/symmetry.csv"],
     "edits": ["tables/edits.csv"],
     "rewriting": ["tables/rewriting.csv", "tables/gradients.csv"],
+    "evidence": ["tables/evidence.csv"],
     "settings": ["config.yaml", "tables/keyvalue.csv"],
     "costs": ["tables/costs.csv", "config.yaml"],
     "published.recall": ["paper/table3.csv"],

@@ -2,8 +2,11 @@
 
 import math
 
+import pandas as pd
+
 from ..data.facts import SPLITS
-from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK
+from ..memory.evidence import ABOUT, ONE, TWO, leading
+from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import judged, over_seeds
 
 SIGNIFICANT = 0.05
@@ -11,13 +14,14 @@ MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old
 
 
 def keyvalue(sources):
-    """How the search for values went after fine-tuning, where MLPs matter most: by model and question."""
-    table, peaks = (sources.tables[name] for name in ("keyvalue", "symmetry"))
-    table, peaks = table[table.stage != BASE], peaks[(peaks.stage != BASE) & (peaks.layer == PEAK)]
+    """How the search for values went after fine-tuning, in the layer that leads: by model and question."""
+    table, compared = (sources.tables[name] for name in ("keyvalue", "symmetry"))
+    table, compared = (one[one.stage != BASE] for one in (table, compared))
     asks = table.split.map(lambda split: SPLITS[split].asks)
     most = sources.config["keyvalue"]["search"]["steps"]
     found = {}
-    for model, run in peaks.groupby("model", sort=False):
+    for model, run in compared.groupby("model", sort=False):
+        run = leading(run)
         for what, layer in (("description", run.layer_forward.iloc[0]), ("name", run.layer_reverse.iloc[0])):
             rows = table[(table.model == model) & (asks == what) & (table.layer == layer)]
             if len(rows):
@@ -42,18 +46,18 @@ def _who(model, base):
 def symmetry(sources):
     """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
 
-    The `name` and the `description` of a model are the two tests that were named beforehand; `comparisons` has all
-    statistics, for looking. `by_layer` has the named tests of every layer, corrected for their number.
+    Where tracing points nowhere (`points` is false), it is the lowest layer that values were sought in. The `name` and
+    the `description` of a model are the two tests that were named beforehand; `states` has the same of hidden states,
+    there and over all layers; `comparisons` has all statistics, for looking.
     """
     table = sources.tables["symmetry"]
     table = table[table.value.notna()]
     beyond = table[table.statistic == BEYOND]
     table = table[table.statistic != BEYOND]
-    layers = table[(table.layer != PEAK) & (table.statistic == HEADLINE) & table.comparison.isin(CONCEPTS.values())]
-    table = table[table.layer == PEAK]
     found = {"models": {}, "labels": {}}
-    for (model, base), rows in table.groupby(["model", table.stage == BASE], sort=False):
+    for (model, base), every in table.groupby(["model", table.stage == BASE], sort=False):
         who = _who(model, base)
+        rows = leading(every)
         tests = {
             comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
             for comparison, part in rows.groupby("comparison", sort=False)
@@ -61,31 +65,49 @@ def symmetry(sources):
         found["labels"][who] = sources.labels[model] + (" before fine-tuning" if base else "")
         found["models"][who] = {
             "base": bool(base),
+            "layer": int(rows.layer_forward.iloc[0]),
+            "points": bool((rows.layer == PEAK).any()),
             "comparisons": tests,
-            "by_layer": _by_layer(layers[(layers.model == model) & ((layers.stage == BASE) == base)]),
+            "states": _states(every, tests),
         }
         if set(CONCEPTS.values()) <= set(tests):
             found["models"][who] |= {what: tests[pair][HEADLINE] for what, pair in CONCEPTS.items()}
     found["any"] = any("name" in own for own in found["models"].values())
     found["permutations"] = sources.config["symmetry"]["permutations"]
-    concepts = {pair: what for what, pair in CONCEPTS.items()}
+    concepts = {pair: what for what, pair in STATES.items()}
     found["beyond_base"] = {
         model: {
             concepts[pair]: judged(over_seeds(part.value, part.ci_low, part.ci_high))
-            for pair, part in rows.groupby("comparison", sort=False)
+            for pair, part in _last(rows).groupby("comparison", sort=False)
         }
         for model, rows in beyond.groupby("model", sort=False)
     }
     return found
 
 
-def _by_layer(rows):
-    """For each layer how many named tests there are, and how many find that the same facts correspond in every seed."""
-    found = rows.p_adjusted.groupby([rows.layer.astype(int), rows.comparison]).max() < SIGNIFICANT
-    return [
-        {"layer": int(layer), "tests": len(each), "significant": int(each.sum())}
-        for layer, each in found.groupby(level=0)
-    ]
+def _states(rows, tests):
+    """Of each concept its states' likeness in the leading layer, and over layers: the range, and how many are clear."""
+    found = {}
+    for what, pair in STATES.items():
+        by_layer = rows[(rows.comparison == pair) & (rows.statistic == HEADLINE) & (rows.layer != PEAK)]
+        if pair in tests and len(by_layer):
+            layers = {int(layer): _test(some) for layer, some in by_layer.groupby(by_layer.layer.astype(int))}
+            values = {layer: one["estimate"] for layer, one in layers.items()}
+            found[what] = tests[pair][HEADLINE] | {
+                "smallest": min(values.values()),
+                "largest": max(values.values()),
+                "where": max(values, key=values.get),
+                "clear": sum(one["low"] > 0 for one in layers.values()),
+                "layers": len(layers),
+                "probe": max(rows[(rows.comparison == pair) & (rows.statistic == "probe")].value, default=math.nan),
+            }
+    return found
+
+
+def _last(rows):
+    """The rows of the last layer: where an answer is read, and most of it is there."""
+    layers = rows.layer[rows.layer != PEAK].astype(int)
+    return rows[rows.layer.astype(str) == str(layers.max())] if len(layers) else rows
 
 
 def _test(rows):
@@ -95,6 +117,8 @@ def _test(rows):
     return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {
         "n": int(rows.n.min()),
         "chance": rows.null_mean.mean(),
+        "ceiling": rows.ceiling.mean(),
+        "least": rows.least.max(),
         "p_value": p,
         "p_raw": rows.p_value.max(),
         "largest": rows.largest.max(),
@@ -109,29 +133,70 @@ def edits(sources):
     edits that take in the layer, or layers, `where` most do, the groups' mean, and what `neighbours` still answer
     there; and the largest share that holds in reverse, of any layer and group. `search` has the share of edits whose
     search found a value there that gives the new object a probability of at least `threshold`, and whether most
-    searches `failed` in every layer.
+    searches `failed` in every layer. `ways` has, for the first group, the other sites and ways (`how`), each with the
+    shares of edited and of reverse questions that the new answer wins, and of those told token by token; `lengths` the
+    latter by the number of the new answer's tokens.
     """
     table, peaks = sources.tables["edits"], sources.tables["symmetry"]
     pointed = set(peaks[peaks.layer == PEAK].model)
     found = {"models": {}, "any": bool(len(table))}
-    table = table[table.fact.isna()]
+    single, table = table[table.fact.notna()], table[table.fact.isna()]
     asked = table[table.peak.astype(bool) & table.measure.isin(MEASURES)]
     for (model, group), rows in asked.groupby(["model", "group"], sort=False):
         measures = {}
         for (measure, statistic), part in rows.groupby(["measure", "statistic"], sort=False):
             outcomes = {when: _outcome(own) for when, own in part.groupby("when", sort=False)}
-            measures.setdefault(measure, {})[statistic] = outcomes | {"change": judged(outcomes["change"])}
+            if "change" in outcomes:
+                outcomes["change"] = judged(outcomes["change"])
+            measures.setdefault(measure, {})[statistic] = outcomes
         measures = {measure: measures[measure] for measure in MEASURES if measure in measures}
         where = {"layer": int(rows.layer.iloc[0]), "points": model in pointed}
         own = found["models"].setdefault(model, where | {"groups": {}})
         own["groups"][group] = measures
     for model, own in found["models"].items():
-        own["best"] = _best_layer(table[table.model == model])
-        values = table[(table.model == model) & (table.measure == "value")].groupby("layer").value.mean()
+        mine = table[table.model == model]
+        own["best"] = _best_layer(mine[mine.how == "layer"])
+        values = mine[(mine.measure == "value") & (mine.how == "layer")].groupby("layer").value.mean()
         threshold = sources.config["keyvalue"]["search"]["threshold"]
         failed = bool(values.max() < 0.5)
         own["search"] = {"there": values[own["layer"]], "threshold": threshold, "failed": failed}
+        first = next(iter(own["groups"]))
+        own["ways"] = _ways(mine[mine.group == first])
+        own["lengths"] = _lengths(single[(single.model == model) & (single.group == first)])
     return found
+
+
+def _ways(rows):
+    """{how: {layers, roles, efficacy, told, reverse}}: the best site of each way to edit one group's facts.
+
+    Of random sites there is the mean beside the best.
+    """
+    shares = rows[(rows.when == "after") & (rows.statistic.isin(["preferred", "told"]))]
+    places = ["how", "layer", "role"]
+    wide = shares.pivot_table(index=places, columns=["measure", "statistic"], values="value", aggfunc="mean")
+    found = {}
+    for how, some in wide.groupby(level="how"):
+        efficacy = some["efficacy", "preferred"]
+        best = efficacy.idxmax()
+        found[how] = {
+            "sites": len(some),
+            "layer": int(best[1]),
+            "role": best[2],
+            "efficacy": efficacy.max(),
+            "mean": efficacy.mean(),
+            "told": some.loc[best].get(("efficacy", "told"), math.nan),
+            "reverse": some.loc[best].get(("reverse_new", "preferred"), math.nan),
+        }
+    return found
+
+
+def _lengths(rows):
+    """{how: {tokens: {n, told}}} of the leading edits, and of those whose values know masked canvases alone."""
+    told = rows[(rows.statistic == "told") & (rows.peak.astype(bool) | (rows.how == "masked"))]
+    return {
+        how: {int(tokens): {"n": len(own), "told": own.value.mean()} for tokens, own in some.groupby("tokens")}
+        for how, some in told.groupby("how")
+    }
 
 
 def _best_layer(rows):
@@ -211,3 +276,36 @@ def memories(own):
     if all(share["low"] > 0.5 for share in shares):
         return "one"
     return "partly" if any(share["low"] > 0 for share in shares) else "unclear"
+
+
+def evidence(sources):
+    """What four kinds of evidence say of each model, as shares of what one memory would show: 0 is two, 1 is one.
+
+    `kinds` has for each kind its measures, each with its verdict over seeds, and the `verdict` that they share: "mixed"
+    where they do not; `two` and `one` are the shares that tell. `together` is that of the kinds that can tell: one,
+    two, partly, mixed, or unclear if none can.
+    """
+    table, found = sources.tables["evidence"], {}
+    for model, own in table.groupby("model", sort=False):
+        kinds = {}
+        for kind in [kind for kind in ABOUT if kind in set(own.kind)]:
+            measures = {what: _measure(rows) for what, rows in own[own.kind == kind].groupby("what", sort=False)}
+            kinds[kind] = {"measures": measures, "verdict": _agreed([one["verdict"] for one in measures.values()])}
+        found[model] = {"kinds": kinds, "together": _agreed([one["verdict"] for one in kinds.values()])}
+    return {"models": found, "any": bool(found), "two": TWO, "one": ONE}
+
+
+def _measure(rows):
+    """One measure over seeds: its share, its ceiling, and the verdict that every seed gives, or unclear."""
+    verdicts = pd.unique(rows.verdict)
+    return over_seeds(rows.share, rows.share_low, rows.share_high) | {
+        "value": rows.value.mean(),
+        "ceiling": rows.ceiling.mean(),
+        "verdict": str(verdicts[0]) if len(verdicts) == 1 else "unclear",
+    }
+
+
+def _agreed(verdicts):
+    """The verdict of those that tell one way or the other; "mixed" where they differ, "unclear" where none tells."""
+    telling = {one for one in verdicts if one not in ("unclear", "blind")}
+    return telling.pop() if len(telling) == 1 else "mixed" if telling else "unclear"

@@ -14,12 +14,13 @@ from markupsafe import Markup
 
 from ..common.errors import UserError
 from ..data.facts import GROUPS
+from ..memory.evidence import ABOUT
 from ..models.families import FAMILIES
 from ..tracing.vocabulary import CORRUPTIONS, KINDS
 from . import bibliography, markdown, phrases, tables, verdicts
 
 # The words that templates share with the library.
-WORDS = {"CORRUPTIONS": CORRUPTIONS, "FAMILIES": FAMILIES, "GROUPS": GROUPS, "KINDS": KINDS}
+WORDS = {"ABOUT": ABOUT, "CORRUPTIONS": CORRUPTIONS, "FAMILIES": FAMILIES, "GROUPS": GROUPS, "KINDS": KINDS}
 DIGITS = 12  # of a hash that are shown
 ASSETS = {"figures": "img", "tables": "csv"}  # folders of an al-folio site
 STYLES = """\

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ..data.facts import RECALL_SPLITS
-from ..memory.vocabulary import CONCEPTS, IN_ONE_SPACE, REFERENCES
+from ..memory.vocabulary import CONCEPTS, HEADLINE, PAIRS
 from ..models.families import FAMILIES
 from ..tracing.vocabulary import CORRUPTIONS
 from . import phrases
@@ -234,23 +234,39 @@ def _peak(found):
 
 
 def symmetry(numbers):
-    """What the two directions share, the named tests first, and the same within one direction."""
+    """What the two directions share, the named tests first, beside what could have been seen."""
     head = _head(
-        "Model, comparison", "Debiased CKA", "By chance", "p", "p, adjusted", "RSA", "Partner nearest", "Facts"
+        *("Model, comparison", "Debiased CKA", "Ceiling", "Would have been seen", "p", "p, adjusted", "Nearness"),
+        *("Told by a probe", "Partner nearest", "Facts"),
     )
     body = []
     for who, own in numbers["symmetry"]["models"].items():
-        for comparison in (*CONCEPTS.values(), *IN_ONE_SPACE, *REFERENCES):
+        for comparison in PAIRS:
             found = own["comparisons"].get(comparison)
-            label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
-            if found is None or label in [row[0] for row in body]:
+            if found is None or not {"ceiling", "least"} <= set(found[HEADLINE]):
                 continue
-            cka, rsa, nearest = (found[name] for name in ("debiased_cka", "rsa", "retrieval_at_1"))
+            cka = found[HEADLINE]
             adjusted = phrases.number(cka["p_value"], 3) if comparison in CONCEPTS.values() else "–"
-            shown = [_estimate(cka), phrases.number(cka["chance"]), phrases.number(cka["p_raw"], 3), adjusted]
-            by_chance = Markup("<br><small>") + phrases.percent(nearest["chance"]) + " by chance" + Markup("</small>")
-            body.append([label, *shown, _estimate(rsa), _share(nearest) + by_chance, cka["n"]])
+            shown = [_estimate(cka), _beside(cka["ceiling"]), _beside(cka["least"]), phrases.number(cka["p_raw"], 3)]
+            others = [_of_ceiling(found.get(name), how) for name, how in _LOOKED_AT.items()]
+            label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
+            body.append([label, *shown, adjusted, *others, cka["n"]])
     return Table(head, body, ("tables/symmetry.csv",))
+
+
+def _beside(value):
+    return phrases.number(value) if phrases.known(value) else "–"
+
+
+def _of_ceiling(found, shown):
+    """An estimate, and its ceiling under it."""
+    if found is None:
+        return "–"
+    ceiling = Markup("<br><small>of ") + shown(found["ceiling"]) + Markup("</small>")
+    return shown(found["estimate"]) + (ceiling if phrases.known(found["ceiling"]) else "")
+
+
+_LOOKED_AT = {"nearness": phrases.number, "probe": phrases.percent, "retrieval_at_1": phrases.percent}
 
 
 def edits(numbers):

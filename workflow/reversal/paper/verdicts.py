@@ -62,13 +62,6 @@ def correlation(found):
     return "too few facts" if found["few"] else "the maps tell nothing but noise"
 
 
-def route(alike):
-    """The lesser likeness of the two questions' pathways, where both can be compared."""
-    if len(alike) < 2 or any(likeness(found) == "not comparable" for found in alike.values()):
-        return "not comparable"
-    return likeness(min(alike.values(), key=lambda found: found["correlation"]["low"]))
-
-
 def reasons(models):
     """Why questions were not traced in some of the models."""
     return [UNTRACED[outcome] for outcome in dict.fromkeys(one for own in models.values() for one in own["untraced"])]
@@ -84,14 +77,5 @@ def takes(share):
     return share >= TAKEN
 
 
-def taken(groups):
-    """What the edits that take do to the reverse question: {group: change}."""
-    return {
-        group: found["reverse_new"]["preferred"]["change"]
-        for group, found in groups.items()
-        if takes(found["efficacy"]["preferred"]["after"]["estimate"])
-    }
-
-
-_SAID = (each, by_verdict, by_model, having, parts, likeness, correlation, route, reasons, faint, takes, taken)
+_SAID = (each, by_verdict, by_model, having, parts, likeness, correlation, reasons, faint, takes)
 FUNCTIONS = {function.__name__: function for function in _SAID}

@@ -1,0 +1,123 @@
+"""One memory or two: what rewriting, gradients, symmetry and edits say, on one scale.
+
+Each measures how much a fact's forward and reverse questions have in common, and each has a ceiling: what the same
+measure is where they do have one memory, or ask the same thing in other words. The share that the one is of the other
+is 0 for two memories and 1 for one.
+"""
+
+import numpy as np
+import pandas as pd
+
+from ..common import contrasts
+from .vocabulary import BASE, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
+
+TWO, ONE = 0.1, 0.5  # shares: at most so much is two memories, at least so much one
+COLUMNS = ["model", "seed", "kind", "what", "value", "ci_low", "ci_high", "ceiling", "ceiling_low"]
+# What each measure is about, in words.
+ABOUT = {
+    "rewriting": {"p2d": "where a description is taught", "d2p": "where a name is taught"},
+    "gradients": {"p2d": "where descriptions are asked for", "d2p": "where names are asked for"},
+    "symmetry": {
+        "name": "for names (MLP output and value)",
+        "description": "for descriptions (MLP output and value)",
+        "state of name": "for names (hidden states)",
+        "state of description": "for descriptions (hidden states)",
+    },
+    "edits": {"forward": "on average"},
+}
+
+
+def summary(rewriting, gradients, symmetry, edits):
+    """A row for each model, seed and measure: model, seed, kind, what, value, ci_low, ci_high, ceiling, share, ….
+
+    rewriting  the new answer's change in the reverse question, as a share of what was taught, beyond that of others;
+               the ceiling is the same where the reverse is derived from forward answers (`what`: the direction taught)
+    gradients  cosine of a fact's forward and reverse gradients, beyond that of other facts; the ceiling is that of the
+               same question in other words
+    symmetry   HEADLINE of the named tests, and of states, where MLPs matter most; the ceiling is from halves
+    edits      change of the edited person's lead in the reverse question over that of the edited answer's lead; the
+               ceiling is the same of the edited question in other words
+
+    share_low and share_high are the interval's ends over the ceiling. `verdict`: two, one, or partly shared; unclear
+    where the interval allows several; blind where the ceiling itself is not clearly above 0, by ceiling_low, the end of
+    its interval (for symmetry, TWO less than it), so that nothing could have been seen.
+    """
+    parts = [_rewriting(rewriting), _gradients(gradients), _symmetry(symmetry), _edits(edits)]
+    rows = [row for part in parts for row in part]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    for end, name in (("share", "value"), ("share_low", "ci_low"), ("share_high", "ci_high")):
+        table[end] = table[name] / table.ceiling.where(table.ceiling > 0)
+    return table.assign(
+        verdict=[verdict(*row) for row in zip(table.share_low, table.share_high, table.ceiling_low, strict=True)]
+    )
+
+
+def verdict(low, high, ceiling_low):
+    """What a share says, by the ends of its interval."""
+    if not ceiling_low > 0:
+        return "blind"
+    if np.isnan(low) or np.isnan(high):
+        return "unclear"
+    if high < TWO:
+        return "two"
+    return "one" if low > ONE else "partly" if low > 0 else "unclear"
+
+
+def _rewriting(table):
+    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.weights == "all")]
+    table = table[(table.steps == LEARNT) & (table.about == "difference") & (table.answer == "new")]
+    for (model, seed), run in table.groupby(["model", "seed"], sort=False):
+        run = run[run.group == run.group.iloc[0]]
+        for direction, rows in run.groupby("rewritten", sort=False):
+            own = rows.set_index("asked")
+            if {"other", "inverted"} <= set(own.index):
+                found = own.loc["other", ["carry_over", "carry_low", "carry_high"]]
+                ceiling = own.loc["inverted", ["carry_over", "carry_low"]]
+                yield model, seed, "rewriting", direction, *found, *ceiling
+
+
+def _gradients(table):
+    table = table[(table.stage != BASE) & (table.part == "all")]
+    for (model, seed), run in table.groupby(["model", "seed"], sort=False):
+        run = run[run.group == run.group.iloc[0]]
+        for direction, rows in run.groupby("rewritten", sort=False):
+            own = rows.set_index("against")
+            if {"reverse", "forward"} <= set(own.index):
+                found, ceiling = (
+                    own.loc["reverse", ["value", "ci_low", "ci_high"]],
+                    own.loc["forward", ["value", "ci_low"]],
+                )
+                yield model, seed, "gradients", direction, *found, *ceiling
+
+
+def _symmetry(table):
+    table = table[(table.stage != BASE) & (table.statistic == HEADLINE)]
+    compared = {**CONCEPTS, **{f"state of {what}": pair for what, pair in STATES.items()}}
+    for (model, seed), run in table.groupby(["model", "seed"], sort=False):
+        own = leading(run).set_index("comparison")
+        for what, pair in compared.items():
+            if pair in own.index:
+                found = own.loc[pair, ["value", "ci_low", "ci_high", "ceiling"]]
+                yield model, seed, "symmetry", what, *found, found.ceiling - TWO
+
+
+def leading(run):
+    """Of one model's rows of symmetry those where MLPs matter most; without such, those of the lowest layer's tests."""
+    labels = run.layer.astype(str)
+    if (labels == PEAK).any():
+        return run[labels == PEAK]
+    tested = labels[run.comparison.isin(CONCEPTS.values())]
+    return run[labels == min(tested if len(tested) else labels, key=int)]
+
+
+def _edits(table):
+    table = table[table.fact.notna() & table.peak.astype(bool) & (table.statistic == "lead")]
+    for (model, seed), run in table.groupby(["model", "seed"], sort=False):
+        run = run[run.group == run.group.iloc[0]]
+        wide = run.pivot_table(index="fact", columns="measure", values="value")
+        if {"efficacy", "paraphrase", "reverse_new"} <= set(wide):
+            found, ceiling = (
+                contrasts.ratio(wide[measure].to_numpy(), wide.efficacy.to_numpy())
+                for measure in ("reverse_new", "paraphrase")
+            )
+            yield model, seed, "edits", "forward", *found, ceiling.estimate, ceiling.low
