@@ -12,7 +12,7 @@ OF_THE_TAUGHT = ("The finding", "The reversal curse", "Dataset", "Fine-tuning", 
 SECTIONS = [
     *("The finding", "The reversal curse", "Dataset", "Tracing through denoising steps", "Fine-tuning", "Step scaling"),
     *("What lifts the curse", "Causal pathways", "Symmetry of keys and values", "Editing one direction"),
-    *("One memory or two", "Other runs"),
+    *("Rewriting one direction", "One memory or two", "Other runs"),
 ]
 
 

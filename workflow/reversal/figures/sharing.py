@@ -150,7 +150,7 @@ def memories(table, *, models):
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
     ends = table[table.verdict != "blind"][["share_low", "share_high"]].to_numpy(float)
-    low, high = (100 * end for end in (min(-0.1, *_finite(ends, min)), max(1.1, *_finite(ends, max))))
+    low, high = (100 * end for end in (min([-0.1, *_finite(ends)]), max([1.1, *_finite(ends)])))
     axes.set(xlim=(max(low, -60), min(high, 160)), ylim=(len(rows) - 0.4, -0.9))
     axes.text(100 * TWO - 2, -0.7, "two memories", ha="right", va="center", fontsize=SMALL, color=FAINT)
     axes.text(100 * ONE + 2, -0.7, "one memory", ha="left", va="center", fontsize=SMALL, color=FAINT)
@@ -161,6 +161,5 @@ def memories(table, *, models):
     return Drawing(figure, {"shares": "; ".join(said)})
 
 
-def _finite(ends, pick):
-    some = ends[np.isfinite(ends)]
-    return [pick(some)] if len(some) else []
+def _finite(ends):
+    return ends[np.isfinite(ends)]
