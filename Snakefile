@@ -44,6 +44,7 @@ rule all:
         "<results>/tables/step_scaling.csv",
         "<results>/tables/recall_differences.csv",
         "<results>/tables/likelihood.csv",
+        "<results>/tables/costs.csv",
         # Other noise than masks is asked for its recall alone.
         rules.objectives.input if OTHER_NOISE else INSIDE,
         # The post is about people who are taught.

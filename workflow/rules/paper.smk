@@ -9,18 +9,25 @@ MEASURED = [
     *(["prepare/train_mentions"] if "mentions" in READ else []),
     *(["read_backwards"] if "reversed" in READ else []),
     *(f"base_{model['base']}/{name}" for name, model in config["models"].items()),
-    *expand("{stage}/{model}", stage=["room"] if KNOWN else ["room", "probe"], model=FAMILIES),
+    *expand("room/{model}", model=FAMILIES),
     *expand(
         "{stage}/{trained}",
-        stage=["untrained" if UNTRAINED else "finetune", "complete", "compare_likelihoods", "trace", "peaks", "edit"],
+        stage=["untrained" if UNTRAINED else "finetune", "complete", "compare_likelihoods"],
         trained=TRAINED,
     ),
-    *expand("keyvalue/{staged}", staged=STAGED),
-    *expand("rewrite/{staged}", staged=REWRITTEN_MODELS),
-    *("score", "likelihood", "aggregate", "symmetry", "edits_table", "sharing", "evidence"),
-    *([] if KNOWN else ["objectives_table", "probe_table", "explorer"]),
-    *expand("figures/{figure}", figure=FIGURES),
+    *("score", "likelihood"),
+    *([] if KNOWN else ["objectives_table"]),
 ]
+if not OTHER_NOISE:
+    MEASURED += [
+        *expand("{stage}/{trained}", stage=["trace", "peaks", "edit"], trained=TRAINED),
+        *expand("keyvalue/{staged}", staged=STAGED),
+        *expand("rewrite/{staged}", staged=REWRITTEN_MODELS),
+        *("aggregate", "symmetry", "edits_table", "sharing", "evidence"),
+        *expand("figures/{figure}", figure=FIGURES),
+    ]
+if not (KNOWN or OTHER_NOISE):
+    MEASURED += [*expand("probe/{model}", model=FAMILIES), "probe_table", "explorer"]
 TABLES = [
     *("step_scaling", "recall_differences", "likelihood", "objectives", "probe"),
     *("causal_trace", "traced_facts", "trace_maps", "time"),
@@ -49,7 +56,7 @@ SHOWN = {
 }
 # What a whole run leaves, beside data and recall: of looking into the networks, and for readers.
 INSIDE = [
-    *expand("<results>/tables/{table}.csv", table=["causal_trace", "symmetry", "edits", "costs"]),
+    *expand("<results>/tables/{table}.csv", table=["causal_trace", "symmetry", "edits"]),
     *SHOWN["figures"],
 ]
 WRITTEN = [
@@ -60,14 +67,15 @@ WRITTEN = [
 ]
 
 
-
 rule costs:
     """Time, memory and an estimate of energy, of every job but the few that write the post from this table."""
     input:
         # Not read, but the last that the measured jobs make. Their logs and benchmark files are no inputs: who deletes
         # those should not have to train again.
-        figures=expand("<results>/figures/{figure}.svg", figure=FIGURES),
-        others=[] if KNOWN else ["<results>/tables/objectives.csv", "<results>/paper/explorer.json"],
+        tables=expand("<results>/tables/{table}.csv", table=["step_scaling", "likelihood"]),
+        objectives=[] if KNOWN else "<results>/tables/objectives.csv",
+        figures=[] if OTHER_NOISE else SHOWN["figures"],
+        explorer=[] if KNOWN or OTHER_NOISE else "<results>/paper/explorer.json",
         code=library("costs"),
     output:
         "<results>/tables/costs.csv",
