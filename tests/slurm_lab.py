@@ -1,5 +1,6 @@
-"""A real Slurm of one node for tests: munge, controller and node, as root, on loopback, without a service manager."""
+"""A real Slurm of two nodes for tests: munge, controller, nodes, as root, on loopback, without a service manager."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -11,11 +12,12 @@ import time
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
+NODES = ("lab1", "lab2")
 COMPILED_IN = Path("/etc/slurm/slurm.conf")  # Snakemake's plugin drops SLURM_CONF on the node
 
 CONFIGURATION = """\
 ClusterName=lab
-SlurmctldHost={node}(127.0.0.1)
+SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -23,13 +25,12 @@ AuthInfo=socket={lab}/munge/socket
 CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
 SlurmctldPidFile={lab}/slurmctld.pid
-SlurmdPidFile={lab}/slurmd.pid
+SlurmdPidFile={lab}/slurmd-%n.pid
 SlurmctldLogFile={lab}/slurmctld.log
-SlurmdLogFile={lab}/slurmd.log
+SlurmdLogFile={lab}/slurmd-%n.log
 StateSaveLocation={lab}/state
-SlurmdSpoolDir={lab}/spool
+SlurmdSpoolDir={lab}/spool-%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
@@ -40,13 +41,16 @@ MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
 ReturnToService=2
+JobRequeue=0
 SlurmdTimeout=10
 KillWait=3
 MinJobAge=600
 SchedulerParameters=sched_interval=2,batch_sched_delay=0,bf_interval=5
 GresTypes=gpu
-NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=100000 Gres=gpu:2 State=UNKNOWN
-PartitionName=lab Nodes={node} Default=YES MaxTime=INFINITE State=UP
+NodeName=DEFAULT CPUs={cpus} RealMemory=100000 Gres=gpu:2 State=UNKNOWN
+NodeName=lab1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName=lab2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
+PartitionName=lab Nodes=lab1,lab2 Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -70,13 +74,21 @@ class Lab:
     """Start and stop the daemons; each is ended by the process id that it wrote itself."""
 
     def __init__(self, cpus=8):
-        self.node = socket.gethostname().split(".")[0]
+        self.host = socket.gethostname().split(".")[0]
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self.cpus = cpus
 
     def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self):
         self.folder.chmod(0o755)  # munge serves no socket that others could not reach
-        for name in ("munge", "state", "spool", "dev"):
+        for name in ("munge", "state", "dev", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir(mode=0o755)
         self._configure()
         munge, lab = self.folder / "munge", self.folder
@@ -84,14 +96,14 @@ class Lab:
         given = [f"--{option}={munge / name}" for option, name in files.items()]
         self._run("munged", *given, f"--pid-file={lab / 'munged.pid'}")
         self._run("slurmctld", "-f", lab / "slurm.conf")
-        self._run("slurmd", "-f", lab / "slurm.conf", "-N", self.node)
+        for node in NODES:
+            self._run("slurmd", "-f", lab / "slurm.conf", "-N", node)
         self._wait_until_idle()
-        return self
 
     def __exit__(self, *_):
         subprocess.run(["scancel", "-u", "root"], env=self.environment, check=False, timeout=20)
-        for name in reversed(DAEMONS):
-            self._end(self.folder / f"{name}.pid")
+        for file in (*(f"slurmd-{node}" for node in NODES), "slurmctld", "munged"):
+            self._end(self.folder / f"{file}.pid")
         if COMPILED_IN.is_symlink() and COMPILED_IN.readlink() == self.folder / "slurm.conf":
             COMPILED_IN.unlink()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -100,11 +112,26 @@ class Lab:
     def environment(self):
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
-    def queue(self):
-        """What the jobs asked for: {(comment, memory, time, GPUs)}; Snakemake's comment names the rule."""
+    def queue(self, states="pending,running"):
+        """What jobs asked for: {(comment, memory, time, GPUs)}; Snakemake's comment names the rule, or the group."""
         fields = ("comment", "minmemory", "timelimit", "tres-per-job")
-        listed = self._run("squeue", "-h", "-O", ",".join(f"{field}:200" for field in fields))
+        listed = self._run("squeue", "-h", "-t", states, "-O", ",".join(f"{field}:200" for field in fields))
         return {tuple(line[i : i + 200].strip() for i in range(0, 800, 200)) for line in listed.splitlines()}
+
+    def fail(self, job):
+        """Let the node that a job runs on die: its daemon and all that it started end at once, and tell nobody."""
+        node, job = self._run("squeue", "-h", "-o", "%N %i", "-j", job).split()
+        os.kill(int((self.folder / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
+        started = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_of(pid, node, job)]
+        for pid in sorted(started, key=lambda pid: not _words(pid).startswith("slurmstepd")):  # which would tell
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return node
+
+    def running(self):
+        """{job: its comment} of those that have begun."""
+        listed = self._run("squeue", "-h", "-t", "running", "-o", "%i %k")
+        return dict(line.split(maxsplit=1) for line in listed.splitlines())
 
     def _configure(self):
         lab = self.folder
@@ -115,7 +142,7 @@ class Lab:
         (lab / "gres.conf").write_text(f"Name=gpu File={lab}/dev/nvidia[0-1]\n")
         (lab / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # named, never used
         (lab / "slurm.conf").write_text(
-            CONFIGURATION.format(lab=lab, node=self.node, cpus=self.cpus, ports=_free_ports(2))
+            CONFIGURATION.format(lab=lab, host=self.host, cpus=self.cpus, ports=_free_ports(3))
         )
         COMPILED_IN.parent.mkdir(exist_ok=True)
         COMPILED_IN.unlink(missing_ok=True)
@@ -133,20 +160,22 @@ class Lab:
     def _wait_until_idle(self):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if self._run("sinfo", "-h", "-N", "-o", "%T").strip().startswith("idle"):
+            if self._run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES):
                 return
             time.sleep(0.25)
-        raise RuntimeError(f"the node did not come up: {(self.folder / 'slurmd.log').read_text()[-2000:]}")
+        logs = "\n".join(log.read_text()[-2000:] for log in self.folder.glob("slurmd-*.log"))
+        raise RuntimeError(f"the nodes did not come up: {logs}")
 
     def _end(self, file):
         if not file.is_file():
             return
         pid = int(file.read_text())
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            if _is_running(pid, file.stem):
+            daemon = file.stem.split("-")[0]
+            if _is_running(pid, daemon):
                 os.kill(pid, sign)
             deadline = time.monotonic() + 10
-            while _is_running(pid, file.stem) and time.monotonic() < deadline:
+            while _is_running(pid, daemon) and time.monotonic() < deadline:
                 time.sleep(0.1)
 
 
@@ -155,6 +184,24 @@ def _is_running(pid, name):
         return Path(f"/proc/{pid}/comm").read_text().strip() == name
     except FileNotFoundError:
         return False
+
+
+def _words(pid):
+    """The command line of a process; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_of(pid, node, job):
+    """Whether a process belongs to a job of a node: it tells by its environment, and slurmstepd by its name."""
+    try:
+        told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    wanted = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_JOB_ID={job}".encode()}
+    return wanted <= set(told) or _words(pid).startswith(f"slurmstepd: [{job}.")
 
 
 def _free_ports(count):

@@ -1,19 +1,18 @@
-"""The smoke study on a real Slurm, with one of its jobs killed on the way."""
+"""Studies on a real Slurm: jobs that share one, a node that dies in the middle, and how few jobs a cluster gets."""
 
-import os
-import shutil
-import signal
+import re
 import subprocess
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import slurm_lab
 import studying
-
-from reversal.paper import costs
+import yaml
 
 PATIENCE = 900  # seconds
+MADE_OF_ONE = ["likelihood/ar/seed_1.csv", "keyvalue/ar/seed_1", "edits/ar/seed_1.csv", "rewriting/ar/seed_1.csv"]
 
 
 @pytest.fixture(scope="module")
@@ -24,36 +23,37 @@ def lab():
         yield running
 
 
-def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path, tmp_path_factory):
-    """One model is fine-tuned, and with that every kind of job that a cluster gets runs again."""
+def command(*targets, profile, study="studies/smoke.yaml"):
+    arguments = ["--profile", f"profiles/{profile}", "--jobs", "8", "--max-threads", "1", "--latency-wait", "5"]
+    arguments += ["--seconds-between-status-checks", "2", "--slurm-init-seconds-before-status-checks", "3"]
+    return studying.command(*targets, *arguments, study=study, cores=None)
+
+
+def second_training(running, folder):
+    """Wait until one training has ended and another has begun."""
+    first = studying.wait_for_job(running, "finetune.py", folder)
+    while Path(f"/proc/{first}").exists():
+        time.sleep(0.1)
+    studying.wait_for_job(running, "finetune.py", folder)
+
+
+def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_path, tmp_path_factory):
+    """One model is fine-tuned with two seeds, and with one of them every kind of job that a cluster gets runs again."""
     folder = studying.duplicate(studying.finished(root, tmp_path_factory), tmp_path / "project")
     studying.forget(folder, "ar")
-    arguments = ["--profile", "profiles/slurm", "--jobs", "8", "--max-threads", "1", "--latency-wait", "5"]
-    arguments += ["--seconds-between-status-checks", "2", "--slurm-init-seconds-before-status-checks", "3"]
-    # Every job that a cluster gets; figures and the page are made where Snakemake runs.
-    names = ("step_scaling", "likelihood", "probe", "causal_trace", "symmetry", "edits")
-    tables = [f"results/smoke/tables/{name}.csv" for name in names]
-    for table in tables:
-        (folder / table).unlink()
-    shutil.rmtree(folder / "results/smoke/benchmarks")  # of the first run
-    first = studying.planned(folder, *tables)
-    assert {
-        "finetune",
-        "complete",
-        "compare_likelihoods",
-        "probe",
-        "trace",
-        "keyvalue",
-        "symmetry",
-        "edit",
-    } <= first.keys()
-    command = studying.command(*tables, *arguments, cores=None)
+    study = tmp_path / "seeds.yaml"
+    study.write_text(yaml.safe_dump(yaml.safe_load((root / "studies/smoke.yaml").read_text()) | {"seeds": [1, 2]}))
+    targets = [
+        f"results/smoke/{name}" for name in (*MADE_OF_ONE, "keyvalue/ar/base", "probe/ar.csv", "models/ar/seed_2")
+    ]
     log = tmp_path / "log"
     with log.open("w") as output:
-        running = subprocess.Popen(command, cwd=folder, env=lab.environment, stdout=output, stderr=output)
+        words = command(*targets, profile="slurm-many", study=str(study))
+        running = subprocess.Popen(words, cwd=folder, env=lab.environment, stdout=output, stderr=output)
     try:
-        victim = studying.wait_for_job(running, "finetune.py", folder)
-        os.kill(victim, signal.SIGKILL)
+        second_training(running, folder)
+        (job,) = [job for job, comment in lab.running().items() if "train_ar" in comment]
+        lab.fail(job)
         seen, end = set(), time.monotonic() + PATIENCE
         while running.poll() is None and time.monotonic() < end:
             seen |= lab.queue()
@@ -63,12 +63,45 @@ def test_a_study_finishes_on_slurm_though_a_job_is_killed(lab, root, tmp_path, t
         if running.poll() is None:
             running.terminate()
             running.wait(60)
-    asked = {(memory, time, gpus) for comment, memory, time, gpus in seen if "finetune" in comment}
-    assert asked == {("24000M", "4:00:00", "gres:gpu:1"), ("48000M", "8:00:00", "gres:gpu:1")}  # the second, again
-    assert "Trying to restart job" in log.read_text()
+    asked = {}
+    for comment, *resources in seen:
+        asked.setdefault(re.match(r"rule_(\w+)_ar_", comment)[1], set()).add(tuple(resources))
+    assert asked == {  # the memory and the GPU of one, the time of all; after the node's death twice as much
+        "train": {("8000M", "20:00", "gres:gpu:1"), ("16000M", "40:00", "gres:gpu:1")},
+        "ask": {("8000M", "20:00", "gres:gpu:1")},
+        "trace": {("8000M", "10:00", "gres:gpu:1")},
+        "look": {("8000M", "50:00", "gres:gpu:1")},
+    }
+    assert "Trying to restart job" in log.read_text() and "node failure" in log.read_text()
+    assert all((folder / target).exists() for target in targets)
+    names = ("step_scaling", "likelihood", "probe", "causal_trace", "symmetry", "edits")
+    tables = [f"results/smoke/tables/{name}.csv" for name in names]
+    for table in tables:
+        (folder / table).unlink()
+    done = subprocess.run(
+        command(*tables, profile="slurm"), cwd=folder, env=lab.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert {comment for comment, *_ in lab.queue("all")} - {comment for comment, *_ in seen} == {"rule_symmetry"}
     assert studying.planned(folder, *tables) == {}
     assert all(len(pd.read_csv(folder / table)) for table in tables)
-    # What jobs cost is known of those that ran elsewhere, too.
-    jobs = [f"{rule}/ar/seed_1" for rule in ("finetune", "complete", "trace", "edit")]
-    found = costs.table(folder / "results/smoke", jobs, models=["ar"], core_watts=10, gpu_watts=700)
-    assert (found.measured == 1).all() and (found.cpu_seconds > 0).all() and (found.watt_hours >= 0).all()
+
+
+def test_five_seeds_of_nine_objectives_are_tens_of_slurm_jobs(root, tmp_path):
+    """As a dry run tells them: what is not in a group, and not done where Snakemake runs, is a job of its own."""
+    shared = {"family": "diffusion", "base": "folder", "folder": "data/base/mdm"}
+    models = {f"dose-{dose}": {**shared, "objective": {"spare": "subject", "dose": dose / 100}} for dose in range(7)}
+    study = tmp_path / "many.yaml"
+    study.write_text(yaml.safe_dump({"study": "many", "seeds": [1, 2, 3, 4, 5], "models": models}))
+    folder = studying.copy(root, tmp_path / "project")
+    done = studying.snakemake(folder, "-n", "--profile", "profiles/slurm-many", study=str(study), cores=None)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout + done.stderr
+    texts = "".join(file.read_text() for file in (root / "workflow/rules").glob("*.smk"))
+    rules = {rule.split(":")[0][5:]: "localrule: True" in rule for rule in re.split(r"^(?=rule )", texts, flags=re.M)}
+    alone = [rule for rule in re.findall(r"^rule (\w+):", told, re.M) if rules.get(rule) is False]
+    groups = re.findall(r"Group job (\w+)_", told)
+    assert alone == ["symmetry"] and {name: groups.count(name) for name in groups} == dict.fromkeys(
+        ("train", "ask", "trace", "look"), 9
+    )
+    assert len(re.findall(r"^ +rule \w+:", told, re.M)) > 300
