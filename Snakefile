@@ -35,6 +35,7 @@ include: "workflow/rules/paper.smk"
 
 onstart:
     hold_study()
+    foresee()
 
 
 rule all:

@@ -28,7 +28,7 @@ from reversal.recall import files as completion_files
 from reversal.recall.sampling import Sampling
 from reversal.training import loop
 from reversal.training.objective import Objective
-from reversal.training.pretraining import Biographies, pretrain
+from reversal.training.pretraining import Biographies, pretrain, tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,10 +63,13 @@ def make_base(config, results, name):
         folders.copy(ROOT / model["folder"], output, causal=causal)
         return
     lists, read = config["data"]["generated"], config["pretraining"]
+    biographies = Biographies(lists["words"], lists["templates"], read["people"], read["rows"], read["seed"])
+    tokenizer(results / f"models/{name}/tokenizer", biographies, size=config["network"]["vocabulary"])
     pretrain(
         output,
         results / f"models/{name}/base.training.csv",
-        Biographies(lists["words"], lists["templates"], read["people"], read["rows"], read["seed"]),
+        biographies,
+        reader=results / f"models/{name}/tokenizer",
         causal=causal,
         shape=config["network"] | model.get("network", {}),
         recipe=read["recipe"],

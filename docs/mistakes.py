@@ -1,24 +1,84 @@
 """Mistakes that users make, and what they are told: `python -m docs.mistakes` writes docs/errors.md from them."""
 
 import copy
+import functools
 import json
 import tempfile
+import traceback
 from pathlib import Path
+from unittest import mock
 
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from reversal.common import configuration
+from reversal.common import configuration, machine
 from reversal.common.errors import UserError
 from reversal.data import berglund, facts, pairs
 from reversal.data import generated as generation
 from reversal.data import rows as own_rows
 from reversal.models import dream, llada, network, smdm, tokens
+from reversal.paper import draft
+from reversal.training import adapters, loop, needs
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests/golden/smdm"
 REMOVE = object()
+LIBRARY = ROOT / "workflow/reversal"
+CONFIGURATION, START, FIRST, TRAINING, LATE = STAGES = (
+    "reading the configuration",
+    "start",
+    "first jobs",
+    "training",
+    "later",
+)
+STAGES_TOLD = {
+    CONFIGURATION: "whenever Snakemake is called, a dry run included",
+    START: "when Snakemake begins to run a study, before its first job",
+    FIRST: "while data and bases are made, before anything is trained",
+    TRAINING: "on the machine that trains, before the first step; a loss that is not a number at its step",
+    LATE: "after a training, since it could not be known before",
+}
+NOTEBOOK = "in a notebook"  # a study would have been stopped earlier, by the configuration or by training/needs
+# {a module, or a module:function: the stage at which its mistakes are told}
+TOLD_BY = {
+    "common/batches.py": NOTEBOOK,
+    "common/download.py": FIRST,
+    "common/files.py": LATE,
+    "common/machine.py": START,
+    **dict.fromkeys(
+        (f"data/{name}.py" for name in ("berglund", "facts", "generated", "pairs", "rows", "templates")), FIRST
+    ),
+    "figures/read.py": LATE,
+    **dict.fromkeys(
+        (f"memory/{name}.py" for name in ("edit", "extract", "layers", "questions", "rewrite", "search")), NOTEBOOK
+    ),
+    "memory/prefixes.py": LATE,
+    **dict.fromkeys(
+        (f"models/{name}.py" for name in ("folders", "hub", "layouts", "shards", "smdm", "spelling", "tokens")), FIRST
+    ),
+    "models/network.py": TRAINING,
+    "paper/bibliography.py": START,
+    "paper/draft.py": START,
+    "paper/markdown.py": LATE,
+    "paper/post.py": LATE,
+    **dict.fromkeys((f"recall/{name}.py" for name in ("ask", "autoregressive", "noised", "sampling")), NOTEBOOK),
+    **dict.fromkeys((f"tracing/{name}.py" for name in ("engine", "prompt", "study", "time")), NOTEBOOK),
+    "tracing/engine.py:restore": LATE,
+    "training/adapters.py": TRAINING,
+    "training/bases.py": FIRST,
+    "training/loop.py": TRAINING,
+    "training/needs.py": FIRST,
+}
+# Why these could not be told before a training.
+LATE_BECAUSE = {
+    "common/files.py": "a file was changed or damaged while the study ran",
+    "figures/read.py": "what the words of a figure can name, its drawing says",
+    "memory/prefixes.py": "which texts a model samples is known once it is trained",
+    "paper/markdown.py": "which sentences the post has is decided by the numbers",
+    "paper/post.py": "which sentences, figures and tables the post has is decided by the numbers",
+    "tracing/engine.py:restore": "whether numbers overflow in 16 bits is decided by the trained weights",
+}
 GPT2 = {"family": "autoregressive", "base": "hub"}
 PINNED = {"repo": "owner/name", "revision": "0" * 40, "files": {"model.safetensors": "0" * 64}}
 
@@ -171,6 +231,17 @@ CONFIGURATIONS = [
         ["tracing", "sampling_steps"],
         5,
         "tracing.sampling_steps is 5; allowed: one of sampling.steps (1, 2",
+    ),
+    (["models", "mdm", "folder"], "nowhere", "models.mdm.folder is 'nowhere'; allowed: a folder that is there"),
+    (
+        ["models", "small"],
+        {"family": "diffusion", "base": "scratch", "network": {"layers": 2}},
+        "keyvalue.layers[1] is 3; allowed: up to 1, the last layer of small",
+    ),
+    (
+        ["keyvalue", "prefixes", "lengths"],
+        [1, 50],
+        "keyvalue.prefixes.lengths[1] is 50; allowed: up to the canvas of mdm (22)",
     ),
     (["tracing", "splits"], ["p2d"], "tracing.splits[0] is 'p2d'; allowed: p2d_same"),
 ]
@@ -348,6 +419,60 @@ def halved(folder):
     unverified(folder, lambda net: weights.write_bytes(weights.read_bytes()[:-100]))
 
 
+@functools.cache
+def default():
+    """The default configuration."""
+    return yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+
+
+ASKED = {"facts": 30, "templates": 10, "answers": 30, "brief": None}
+SPLITS = dict.fromkeys(facts.SPLITS, ASKED)
+LONGEST = {"tokens": 20, "file": "data/both_p2d.jsonl", "line": 7}
+MEASURED = {"longest": LONGEST, "shortest": 4, "probed": (9, "Two and two are"), "cut": True, "asked": SPLITS}
+
+
+def foreseen(keys=(), value=None, *, shape=None, **measured):
+    """What is told of the default study with a key changed, rows measured otherwise, a base of another shape."""
+    config = changed(default(), keys, value) if keys else default()
+    with tempfile.TemporaryDirectory() as base:
+        (Path(base) / "config.json").write_text(
+            json.dumps({"num_hidden_layers": 8, "model_type": "llama"} | (shape or {}))
+        )
+        needs.require(MEASURED | measured, config, "mdm", base)
+
+
+def asked(**changes):
+    return {"asked": SPLITS | {"both_p2d": ASKED | changes}}
+
+
+def empty_test(folder):
+    tokens.train_tokenizer(["a few words"], 300).save_pretrained(folder)
+    (folder / "p2d_same.jsonl").write_text("")
+    needs.measure(folder / "tokenizer.json", [folder / "p2d_same.jsonl"])
+
+
+def without_room(folder):
+    with mock.patch("shutil.disk_usage", return_value=mock.Mock(free=2**20)):
+        machine.require_room(default(), folder / "models")
+
+
+def papered(folder, name, change):
+    for file in (ROOT / "paper").glob("*.*"):
+        text = file.read_text(encoding="utf-8")
+        (folder / file.name).write_text(change(text) if file.name == name else text, encoding="utf-8")
+    draft.require(folder, ["recall"])
+
+
+def without_peft(folder):
+    with mock.patch.dict("sys.modules", peft=None):
+        adapters.attach(None, rank=8, alpha=16, seed=0)
+
+
+def without_compiler(folder):
+    with mock.patch("shutil.which", return_value=None), loop._compiled(None, wanted=True):
+        pass
+
+
 OWN_CODE = json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}})
 NORM = "model.norm.weight"
 HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
@@ -517,39 +642,133 @@ FILES = [
     ("a model with code of its own", lambda f: rewritten(f, "config.json", OWN_CODE), "model_type is 'theirs'; allow"),
     ("a tokenizer.json that is none", lambda f: rewritten(f, "tokenizer.json", "{}"), "net/tokenizer.json can not be"),
     ("a model without its configuration", lambda f: without(f, "config.json"), "no config.json"),
+    (
+        "a row longer than the canvas",
+        lambda f: foreseen(longest=LONGEST | {"tokens": 23}),
+        "data/both_p2d.jsonl:7 and its answer have 23 tokens, more than any other row; the canvas of mdm has 22: set",
+    ),
+    (
+        "a prompt of the probe longer than the canvas",
+        lambda f: foreseen(probed=(25, "Two and two are")),
+        "the prompt 'Two and two are' has 25 tokens; the canvas of mdm has 22",
+    ),
+    ("a test without rows", empty_test, "p2d_same.jsonl: no row in it; every test asks something"),
+    (
+        "a layer beyond a base that was fetched",
+        lambda f: foreseen(["edits", "layers"], [12]),
+        "edits.layers has 12; allowed: up to 7, the last layer of mdm",
+    ),
+    (
+        "a base that was pretrained with another noise",
+        lambda f: foreseen(shape={"noise": "uniform"}),
+        "models.mdm.objective.noise is 'mask'; allowed: 'uniform', with which its base was pretrained",
+    ),
+    (
+        "a precision that is not for this architecture",
+        lambda f: foreseen(["tracing", "precision"], "bfloat16", shape={"model_type": "gpt2"}),
+        "tracing.precision is 'bfloat16'; allowed: float32 for mdm, a gpt2",
+    ),
+    (
+        "fewer steps than blocks",
+        lambda f: foreseen(["sampling", "block"], 4),
+        "sampling.steps has 1; allowed: from 5 up, since the shortest prompt leaves mdm so many blocks of 4 tokens",
+    ),
+    (
+        "tokens that can not be cut",
+        lambda f: foreseen(["training", "cut"], 0.1, cut=False),
+        "training.cut is 0.1; allowed: 0 for mdm, whose tokenizer spells the pieces of words apart",
+    ),
+    (
+        "too few facts to rewrite one",
+        lambda f: foreseen(**asked(facts=3)),
+        "both_p2d asks about 3 facts; rewriting takes 4 at least",
+    ),
+    ("one template to rewrite with", lambda f: foreseen(**asked(templates=1)), "both_p2d asks with one template"),
+    (
+        "a subject of one word that can not be halved",
+        lambda f: foreseen(["rewriting", "lessons"], ["teach"], **asked(brief="Ann")),
+        "'Ann' is one word; a subject nobody has is made of two halves",
+    ),
+    ("facts with one answer", lambda f: foreseen(**asked(answers=1)), "all facts of both_p2d have one answer"),
+    ("profiles/gpu without a GPU", lambda f: machine.require_gpus(1, 1, 0), "but PyTorch sees none here"),
+    (
+        "more training processes than GPUs",
+        lambda f: machine.require_gpus(4, 4, 2),
+        "training_processes is 4; allowed: up to 2, the GPUs here",
+    ),
+    ("too little disk for the models", without_room, "models: the models still to be made need "),
+    (
+        "a template of the post that can not be read",
+        lambda f: papered(f, "post.md.j2", lambda t: t + "{% if"),
+        "post.md.j2:",
+    ),
+    (
+        "a work that is cited and not listed",
+        lambda f: papered(f, "post.md.j2", lambda text: text + '{{ cite("nobody2030") }}'),
+        "references.bib has no entry nobody2030; the post cites it",
+    ),
+    ("a figure without words", lambda f: papered(f, "alt.yaml", lambda _: "{}"), "alt.yaml: no text for recall; every"),
+    ("an adapter without its library", without_peft, "training.adapter needs peft, which is not installed"),
+    (
+        "a compiled training without a compiler",
+        without_compiler,
+        "training.compile is true, but there is no C compiler",
+    ),
 ]
 
 
 def told(mistake):
-    """What a `UserError` says about a mistake made in an empty folder, the folder's name left out."""
+    """What a `UserError` says about a mistake made in an empty folder, its name left out; and at which stage."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             mistake(Path(folder))
         except UserError as error:
-            return str(error).replace(f"{folder}/", "").replace(f"{ROOT}/", "")
+            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(LIBRARY) in frame.filename]
+            file = Path(frames[-1].filename).relative_to(LIBRARY).as_posix()
+            return str(error).replace(f"{folder}/", "").replace(f"{ROOT}/", ""), stage_of(file, frames[-1].name)
     raise AssertionError("the mistake passed")
 
 
+def stage_of(file, function):
+    """The stage at which a mistake is told that a function of the library refuses; None where it is not listed."""
+    return TOLD_BY.get(f"{file}:{function}", TOLD_BY.get(file))
+
+
 def document():
-    """docs/errors.md: every mistake with the line that answers it."""
-    default = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    """docs/errors.md: every mistake with the line that answers it, and when."""
     lines = [
         "# What you are told when something is wrong",
         "",
         "One line that names the file, key or tensor, its value, and what is allowed. `make readme` writes this page;",
         "the tests make each of these mistakes.",
         "",
+        "## When you are told",
+        "",
+        "As early as it can be known:",
+        "",
+        "| stage | |",
+        "|---|---|",
+        *(f"| {stage} | {what} |" for stage, what in STAGES_TOLD.items()),
+        "",
+        "What is told later than that, and why:",
+        "",
+        *(f"- `{place}`: {reason}" for place, reason in LATE_BECAUSE.items()),
+        "",
         "## In the configuration",
+        "",
+        "All of these while the configuration is read.",
         "",
         "| set | answer |",
         "|---|---|",
     ]
     for keys, value, _ in CONFIGURATIONS:
         shown = "(left out)" if value is REMOVE else json.dumps(value)
-        answer = configuration.complaint(changed(default, keys, value), []).removeprefix("--config: ")
+        answer = configuration.complaint(changed(default(), keys, value), []).removeprefix("--config: ")
         lines.append(f"| `{'.'.join(keys)}: {shown}` | {_cell(answer)} |")
-    lines += ["", "## In data and model files", "", "| mistake | answer |", "|---|---|"]
-    lines += [f"| {what} | {_cell(told(mistake))} |" for what, mistake, _ in FILES]
+    lines += ["", "## In data and model files, and on the machine", "", "| mistake | answer | told |", "|---|---|---|"]
+    for what, mistake, _ in FILES:
+        answer, stage = told(mistake)
+        lines.append(f"| {what} | {_cell(answer)} | {stage} |")
     return "\n".join(lines) + "\n"
 
 

@@ -6,9 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
+from reversal.data import prompts
 from reversal.data.facts import Row
 from reversal.models import network, tokens
-from reversal.recall import ask, autoregressive, first_tokens, masked
+from reversal.recall import ask, autoregressive, masked
 from reversal.recall import files as completion_files
 from reversal.recall import tables as recall_tables
 from reversal.recall.sampling import Sampling
@@ -157,8 +158,8 @@ def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenize
 
 
 def test_prompts_of_general_knowledge_have_their_answers_and_others_need_none(root, tmp_path):
-    general = first_tokens.given_prompts(root / "data/prompts/general.txt", 8)
+    general = prompts.read(root / "data/prompts/general.txt", 8)
     assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
-    assert all(answer for _, answer in first_tokens.given_prompts(root / "data/prompts/general.txt", 99))
+    assert all(answer for _, answer in prompts.read(root / "data/prompts/general.txt", 99))
     (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
-    assert first_tokens.given_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]
+    assert prompts.read(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]

@@ -114,10 +114,13 @@ def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):
 
 
 def pretrained(folder, root, **changes):
+    words = changes.pop("vocabulary_of", None)
     options = {"causal": True, "shape": NETWORK, "recipe": RECIPE, "checkpoints": folder / "checkpoints"} | changes
     told = pretraining.Biographies(root / "data/words", root / "data/templates", people=20, rows=160, seed=0)
     folder.mkdir()
-    pretraining.pretrain(folder / "base", folder / "history.csv", told, **options)
+    pretraining.tokenizer(folder / "tokenizer", told, size=NETWORK["vocabulary"], vocabulary_of=words)
+    reader = folder / "tokenizer"
+    pretraining.pretrain(folder / "base", folder / "history.csv", told, reader=reader, **options)
     return network.load(folder / "base", device="cpu")
 
 

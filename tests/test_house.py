@@ -77,7 +77,7 @@ def test_every_rule_with_a_script_depends_on_that_scripts_code():
     scripts = set()
     for name, text in rules().items():
         if script := re.search(r'"\.\./scripts/([\w{}\[\]\'"]+)\.py"', text):
-            declared = re.search(r'code=library\(\s*f?"([^"]+|prepare_\{DATA\[\'source\'\]\})"', text)
+            declared = re.search(r'code=(?:ancient\()?library\(\s*f?"([^"]+|prepare_\{DATA\[\'source\'\]\})"', text)
             assert declared and declared[1] == script[1], name
             scripts.add(script[1])
     assert {file.stem for file in SCRIPTS if not file.stem.startswith("prepare_")} <= scripts

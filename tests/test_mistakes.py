@@ -1,4 +1,6 @@
-"""Wrong data and model files: each is answered by one line that names what is wrong; and the page that lists them."""
+"""Wrong data, model files and machines: each is answered by one line that names what is wrong, as early as can be."""
+
+import ast
 
 import pytest
 
@@ -8,9 +10,35 @@ from docs import mistakes
 @pytest.mark.parametrize(
     "mistake, expected", [case[1:] for case in mistakes.FILES], ids=[case[0] for case in mistakes.FILES]
 )
-def test_a_mistake_is_told_in_one_line(mistake, expected):
-    line = mistakes.told(mistake)
+def test_a_mistake_is_told_in_one_line_and_not_after_a_training(mistake, expected):
+    line, stage = mistakes.told(mistake)
     assert expected in line and "\n" not in line
+    assert stage in (mistakes.START, mistakes.FIRST, mistakes.TRAINING)
+
+
+def refusals(root):
+    """Where the library raises a user's mistake: {(file, function)}."""
+    named = ("UserError", "DataError", "ModelError", "GenerationError", "TrainingError", "DownloadError")
+    for path in (root / "workflow/reversal").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                    name = node.exc.func.id if isinstance(node.exc.func, ast.Name) else node.exc.func.attr
+                    if name in named:
+                        yield path.relative_to(root / "workflow/reversal").as_posix(), function.name
+
+
+def test_every_refusal_has_a_stage_and_those_after_a_training_a_reason(root):
+    found = set(refusals(root))
+    assert len(found) > 60
+    assert [place for place in sorted(found) if mistakes.stage_of(*place) is None] == []
+    late = {place for place, stage in mistakes.TOLD_BY.items() if stage == mistakes.LATE}
+    assert late == mistakes.LATE_BECAUSE.keys()
+    raising = {file for file, _ in found} | {f"{file}:{function}" for file, function in found}
+    assert mistakes.TOLD_BY.keys() <= raising  # none is listed that refuses nothing
 
 
 def test_the_page_of_mistakes_is_what_they_give_now(root):

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from reversal.common.errors import UserError
 from reversal.data.facts import SPLITS, Row
-from reversal.models import network, tokens
+from reversal.models import network, spelling, tokens
 
 
 def test_ranges_hold_exactly_the_subject_and_the_answer(generated, tokenizer):
@@ -33,7 +33,7 @@ def test_a_token_that_covers_more_than_the_span_is_counted(tokenizer):
 
 def test_a_span_without_tokens_is_an_error():
     with pytest.raises(ValueError, match="no token"):
-        tokens.token_range("abc", [(0, 1)], (2, 3))
+        spelling.token_range("abc", [(0, 1)], (2, 3))
 
 
 def test_the_bundled_tokenizer_keeps_every_word_of_the_lists_whole(root, words):

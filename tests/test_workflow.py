@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from studying import command, copy, duplicate, finished, forget, planned, planned_jobs, snakemake, wait_for_job
 
@@ -429,15 +430,48 @@ def test_a_damaged_checkpoint_stops_the_rule_without_a_traceback(checkout, tmp_p
     assert "Traceback" not in done.stderr
 
 
+def test_a_canvas_that_became_too_small_is_told_before_the_first_job(smoke, changed_study):
+    done = snakemake(smoke, "--forcerun", "finetune", study=changed_study(sampling={"steps": [1, 8], "canvas": 8}))
+    assert done.returncode != 0 and "the canvas of mdm has 8: set sampling.canvas" in done.stderr
+    assert "Traceback" not in done.stderr and "rule finetune" not in done.stderr + done.stdout
+    assert planned(smoke) == {}
+
+
+def test_nothing_is_pretrained_before_its_rows_were_measured(checkout, tmp_path):
+    """With the tokenizer, which is there before the base."""
+    (tmp_path / "own.yaml").write_text(json.dumps({"study": "own", "models": {"mdm": {"base": "pretrain"}}}))
+    jobs = planned(checkout, "results/own/models/mdm/base", study=str(tmp_path / "own.yaml"))
+    assert {"tokenizer", "needs", "prepare", "base_pretrain"} == jobs.keys()
+
+
+def test_a_gpu_profile_without_a_gpu_is_told_before_the_first_job(checkout):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = snakemake(checkout, "--profile", "profiles/gpu", study="studies/smoke.yaml")
+    assert done.returncode != 0 and "PyTorch sees none here" in done.stderr
+    assert not (checkout / "results/smoke").exists()
+
+
+def test_what_can_be_refused_is_made_before_anything_is_trained(root):
+    """Of two jobs that could begin, the one whose mistake could be told goes first."""
+    for name in ("data", "models"):
+        for rule in re.split(r"^(?=rule )", (root / f"workflow/rules/{name}.smk").read_text(), flags=re.M)[1:]:
+            trains = rule.startswith(("rule base_pretrain", "rule finetune", "rule untrained"))
+            assert trains or "script:" not in rule or "priority: FIRST_OF_ALL" in rule, rule.splitlines()[0]
+
+
 def test_rules_that_use_a_gpu_ask_for_it_and_for_memory_on_a_cluster(root):
     """Without it a job would run beside others on the one GPU there is, or where there is none."""
     cluster = yaml.safe_load((root / "profiles/slurm/config.yaml").read_text())["set-resources"]
     rules = {}
     for file in (root / "workflow/rules").glob("*.smk"):
         rules |= {rule.split(":")[0][5:]: rule for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]}
+    many = yaml.safe_load((root / "profiles/slurm-many/config.yaml").read_text())
+    grouped = {entry.split("=")[0] for entry in many["groups"]}
     for name in run_networks(root):
         assert "gpu=" in rules[name], name
         assert "attempt" in cluster[name]["mem_mb"], name
+        assert name == "base_pretrain" or name in grouped and many["set-resources"][name]["turn"] == 1, name
 
 
 def test_the_workflow_is_lint_free(checkout):

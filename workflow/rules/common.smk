@@ -1,6 +1,7 @@
 """What every section of the paper uses: the validated configuration, names, and the library's files. No rules."""
 
 import copy
+import json
 import os
 import sys
 from pathlib import Path
@@ -79,6 +80,33 @@ def hold_study():
         sys.exit(f"error: study {config['study']} is being run by another snakemake in this folder; wait for it to end")
 
 
+def foresee():
+    """Stop before the first job where the machine, or what is known of the models, rules out what is to be made."""
+    from reversal.common import errors, machine  # here, since jobs, which also read this file, never start anything
+    from reversal.paper import draft
+    from reversal.training import needs
+
+    planned = {(job.rule.name, job.wildcards.get("model")) for job in workflow.dag.needrun_jobs()}
+    models = Path(rules.needs.output[0]).parents[1]
+    here = workflow.local_exec and not workflow.deployment_settings.deployment_method
+    limit = workflow.global_resources.get("gpu").value
+    try:
+        if here and limit:
+            machine.require_gpus(limit, config["training_processes"], machine.gpus())
+        if not workflow.storage_settings.default_storage_provider:
+            machine.require_room(config, models)
+        if ("post", None) in planned or ("page", None) in planned:
+            draft.require(os.path.relpath(ROOT / "paper"), [drawn.like or name for name, drawn in FIGURES.items()])
+        for model in config["models"]:
+            measured = models / model / "needs.json"
+            known = json.loads(measured.read_text()) if measured.is_file() and ("needs", model) not in planned else {}
+            if known.keys() == set(needs.FIELDS):  # or it is of another version
+                base = models / model / "base"
+                needs.require(known, config, model, base if base.is_dir() else None)
+    except errors.UserError as error:
+        sys.exit(f"error: {error}")
+
+
 def library(script, *modules):
     """The library's files that a script's result rests on, and those of modules that it loads by name.
 
@@ -100,6 +128,8 @@ config.clear()
 config.update(in_order)
 if workflow.is_main_process:
     validate_configuration()
+# What can be refused is made before anything is trained, so that mistakes are told in the first minutes.
+FIRST_OF_ALL = 10
 # None where a cluster has no such limit, and for reports.
 CORES = workflow.resource_settings.cores or 1
 # Jobs of one kind, one a model and seed, run side by side and share the cores.
@@ -199,6 +229,14 @@ def checkpoint_files(wildcards):
 def models_from(base):
     """A pattern for the names of the models that start from this kind of base; matches nothing where there are none."""
     return "|".join(name for name, model in config["models"].items() if model["base"] == base) or "(?!)"
+
+
+def tokenizer_and_base(wildcards):
+    """A model's tokenizer, and its base, unless that is pretrained: which takes hours, and its tokenizer does not."""
+    folder = f"<results>/models/{wildcards.model}"
+    if config["models"][wildcards.model]["base"] == "pretrain":
+        return {"tokenizer": f"{folder}/tokenizer"}
+    return {"tokenizer": f"{folder}/base", "base": f"{folder}/base"}
 
 
 def own_canvas(wildcards):

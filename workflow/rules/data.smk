@@ -10,6 +10,7 @@ rule download:
         directory(f"{DOWNLOADED}/templates"),
     log:
         "logs/download.log",
+    priority: FIRST_OF_ALL
     retries: 1
     localrule: True
     conda:
@@ -28,6 +29,7 @@ rule download_pairs:
         f"{DOWNLOADED}/parent_child_pairs.csv",
     log:
         "logs/download_pairs.log",
+    priority: FIRST_OF_ALL
     retries: 1
     localrule: True
     conda:
@@ -49,6 +51,7 @@ rule prepare:
         "<results>/benchmarks/prepare/{table}.tsv"
     wildcard_constraints:
         table="|".join(["facts", "train", "train_mentions", *ALL_SPLITS]),
+    priority: FIRST_OF_ALL
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -70,6 +73,7 @@ rule read_backwards:
         "<results>/logs/read_backwards.log",
     benchmark:
         "<results>/benchmarks/read_backwards.tsv"
+    priority: FIRST_OF_ALL
     localrule: True
     conda:
         "../../envs/reversal.yaml"

@@ -14,6 +14,7 @@ rule base_folder:
         "<results>/benchmarks/base_folder/{model}.tsv"
     wildcard_constraints:
         model=models_from("folder"),
+    priority: FIRST_OF_ALL
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -37,6 +38,7 @@ rule base_scratch:
         "<results>/benchmarks/base_scratch/{model}.tsv"
     wildcard_constraints:
         model=models_from("scratch"),
+    priority: FIRST_OF_ALL
     conda:
         "../../envs/reversal.yaml"
     params:
@@ -46,12 +48,41 @@ rule base_scratch:
         "../scripts/base.py"
 
 
-rule base_pretrain:
-    """Train a base on biographies of people who are in no study."""
+rule tokenizer:
+    """Learn the words of the biographies that a base will be trained on."""
     input:
         lists=lists(PRETRAINING),
         # Generated people share the biographies' words; others have words of their own.
         rows="<results>/data/train.jsonl" if DATA["source"] != "generated" else [],
+        code=library("tokenizer"),
+    output:
+        directory("<results>/models/{model}/tokenizer"),
+    log:
+        "<results>/logs/tokenizer/{model}.log",
+    benchmark:
+        "<results>/benchmarks/tokenizer/{model}.tsv"
+    wildcard_constraints:
+        model=models_from("pretrain"),
+    priority: FIRST_OF_ALL
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        **{name: config["pretraining"][name] for name in ("people", "rows", "seed")},
+        words=lambda wildcards, input: str(Path(input.lists[0]).parent),
+        templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
+        network=own_shape,
+    script:
+        "../scripts/tokenizer.py"
+
+
+rule base_pretrain:
+    """Train a base on biographies of people who are in no study."""
+    input:
+        lists=lists(PRETRAINING),
+        tokenizer="<results>/models/{model}/tokenizer",
+        # Not read, but to be made first.
+        needs=ancient("<results>/models/{model}/needs.json"),
         code=library("base_pretrain"),
     output:
         model=directory("<results>/models/{model}/base"),
@@ -90,6 +121,7 @@ rule base_hub:
         "<results>/benchmarks/base_hub/{model}.tsv"
     wildcard_constraints:
         model=models_from("hub"),
+    priority: FIRST_OF_ALL
     conda:
         "../../envs/reversal.yaml"
     params:
@@ -111,6 +143,7 @@ rule base_lit_gpt:
         "<results>/benchmarks/base_lit_gpt/{model}.tsv"
     wildcard_constraints:
         model=models_from("lit_gpt"),
+    priority: FIRST_OF_ALL
     conda:
         "../../envs/reversal.yaml"
     params:
@@ -133,6 +166,7 @@ rule base_llada:
         "<results>/benchmarks/base_llada/{model}.tsv"
     wildcard_constraints:
         model=models_from("llada"),
+    priority: FIRST_OF_ALL
     conda:
         "../../envs/reversal.yaml"
     params:
@@ -160,23 +194,34 @@ rule bases:
         expand("<results>/models/{model}/base", model=config["models"]),
 
 
-rule room:
-    """Refuse a canvas that cannot hold the longest question and its answer, before anything is trained."""
+rule needs:
+    """Refuse, before anything is trained, what later stages could not do: rows that the canvas cannot hold, layers that
+    the network lacks, too few facts, too little room for the models."""
     input:
-        base="<results>/models/{model}/base",
+        unpack(tokenizer_and_base),
         rows=expand("<results>/data/{split}.jsonl", split=ALL_SPLITS),
-        code=library("room"),
+        # What the probe asks of bases whose pretraining is not known. Whatever is measured again for this, or for new
+        # code, would hold up what else it changes: Snakemake plans nothing behind an ancient input that is made again.
+        prompts=ancient(
+            local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt")
+        ),
+        lists=ancient([file for file in lists(PRETRAINING) if os.path.exists(file)]),
+        shipped=ancient(shipped("data/base/shipped.json")),
+        code=ancient(library("needs")),
     output:
-        "<results>/models/{model}/longest_row.json",
+        "<results>/models/{model}/needs.json",
     log:
-        "<results>/logs/room/{model}.log",
+        "<results>/logs/needs/{model}.log",
     benchmark:
-        "<results>/benchmarks/room/{model}.tsv"
+        "<results>/benchmarks/needs/{model}.tsv"
+    priority: FIRST_OF_ALL
     localrule: True
     conda:
         "../../envs/reversal.yaml"
+    params:
+        models=lambda wildcards, output: str(Path(output[0]).parents[1]),
     script:
-        "../scripts/room.py"
+        "../scripts/needs.py"
 
 
 rule untrained:
@@ -184,7 +229,7 @@ rule untrained:
     input:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
-        room=ancient("<results>/models/{model}/longest_row.json"),
+        needs=ancient("<results>/models/{model}/needs.json"),
         code=library("untrained"),
     output:
         directory("<results>/models/{model}/seed_{seed}"),
@@ -206,7 +251,7 @@ rule finetune:
     input:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
-        room=ancient("<results>/models/{model}/longest_row.json"),
+        needs=ancient("<results>/models/{model}/needs.json"),
         rows=own_rows,
         facts=spared_people,
         code=library("finetune"),

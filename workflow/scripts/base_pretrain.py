@@ -10,12 +10,12 @@ with jobs.job(snakemake) as job:
         output.model,
         output.history,
         Biographies(params.words, params.templates, params.people, params.rows, params.seed),
+        reader=given.tokenizer,
         causal=params.causal,
         shape=params.network,
         recipe=params.recipe,
         aim=Objective(**params.objective),
         # Not an output: Snakemake removes those of a job that failed.
         checkpoints=f"{output.model}.checkpoints",
-        vocabulary_of=given.rows or None,
         job=job,
     )

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from reversal.common import files, jobs
-from reversal.data import facts
+from reversal.data import facts, prompts
 from reversal.models import network, origins
 from reversal.recall import first_tokens
 
@@ -14,15 +14,15 @@ with jobs.job(snakemake) as job:
         about, drawn = "pretraining", {"people": params.people, "seed": params.seed, "count": params.prompts}
         known = first_tokens.pretraining_prompts(params.words, params.templates, **drawn)
     else:
-        about, known = "general", first_tokens.given_prompts(given.prompts, params.prompts)
+        about, known = "general", prompts.read(given.prompts, params.prompts)
     job.say(f"the base is asked about {about} facts")
     rows = [row for file in given.rows for row in facts.read(file)]
     asked = [(row.prompt, row.answer_text) for row in rows[:: max(1, len(rows) // params.prompts)]][: params.prompts]
     tables = []
     stages = (("pretrained", given.base, known, about), ("fine-tuned", given.tuned[0], asked, "study"))
-    for stage, folder, prompts, what in stages:
+    for stage, folder, some, what in stages:
         net, tokenizer = network.load(folder)
-        table = first_tokens.table(net, tokenizer, prompts, stage=stage, top=params.top, canvas=params.canvas)
+        table = first_tokens.table(net, tokenizer, some, stage=stage, top=params.top, canvas=params.canvas)
         tables.append(table.assign(about=what))
     table = pd.concat(tables)
     table.insert(0, "model", snakemake.wildcards.model)

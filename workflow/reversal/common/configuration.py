@@ -51,6 +51,7 @@ def _impossible(config):
         even = f"network.width is {network['width']}; allowed: a multiple of twice network.heads ({network['heads']})"
         yield ["network", "width"], even
     for name, model in config["models"].items():
+        yield from _absent(name, model)
         yield from _too_wide(config, name, model)
         yield from _meaningless(config, name, model)
     known, untrained = config["data"]["source"] == "pairs", config["training"] == "none"
@@ -89,7 +90,8 @@ def _too_deep(config, section, of):
     """Layers that a model lacks; how many it has is known of networks made here and of those in a folder here."""
     layers = config[section][of]
     for name, model in config["models"].items() if isinstance(layers, list) else ():
-        depth = config["network"]["layers"] if model["base"] in ("pretrain", "scratch") else math.inf
+        made_here = model["base"] in ("pretrain", "scratch")
+        depth = (config["network"] | model.get("network", {}))["layers"] if made_here else math.inf
         file = Path(model["folder"]) / "config.json" if model["base"] == "folder" else None
         if file and file.is_file():
             depth = json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf)
@@ -108,6 +110,14 @@ def _unbounded(value, path=()):
         yield from _unbounded(part, (*path, key))
 
 
+def _absent(name, model):
+    """A folder that is to be a model's, and is not there."""
+    place = ["models", name, "folder"] if model["base"] == "folder" else ["models", name, model["base"], "folder"]
+    folder = model.get("folder") if model["base"] == "folder" else model.get(model["base"], {}).get("folder")
+    if folder and not Path(folder).is_dir():
+        yield place, f"{_dotted(place)} is {folder!r}; allowed: a folder that is there"
+
+
 def _too_wide(config, name, model):
     """A canvas or a width that a model cannot have, or on which it could recall nothing."""
     canvas_at = ["models", name, "canvas"] if "canvas" in model else ["sampling", "canvas"]
@@ -122,6 +132,10 @@ def _too_wide(config, name, model):
         yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: up to network.context {context}"
     if model["family"] == "autoregressive":  # its padding teaches nothing
         return
+    for i, length in enumerate(config["keyvalue"]["prefixes"]["lengths"]):
+        if length > canvas:
+            place = ["keyvalue", "prefixes", "lengths", i]
+            yield place, f"{_dotted(place)} is {length}; allowed: up to the canvas of {name} ({canvas})"
     if least > most or most > context:
         allowed = "the least number of tokens before the most" if least > most else f"up to network.context {context}"
         yield width_at, f"{_dotted(width_at)} is {width}; allowed: {allowed}"
@@ -145,6 +159,11 @@ def _meaningless(config, name, model):
         wanted["noise"] = f"mask for a base from {model['base']}: other noise needs a base pretrained with it"
     if spare == "none":
         wanted |= dict.fromkeys(("people", "dose"), "only where something is spared")
+    for key, only in MASKS_ALONE.items() if noise != "mask" else ():
+        if config["sampling"][key] != only:
+            told = "null" if only is None else only
+            line = f"sampling.{key} is {config['sampling'][key]!r}; allowed: {told}, since {name} has {noise} noise"
+            yield ["sampling", key], line
     for key, allowed in wanted.items():
         if aim.get(key, _PLAIN[key]) != _PLAIN[key]:
             place = ["models", name, "objective", key]
@@ -156,6 +175,8 @@ def _meaningless(config, name, model):
         yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"
 
 
+# Choices of the sampler that only masks leave, and what they are for other noise.
+MASKS_ALONE = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
 _PLAIN = {"noise": "mask", "rate": "uniform", "time": "none", "spare": "none", "people": "all", "dose": 0}
 
 

@@ -261,7 +261,7 @@ def lines(path):
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), 1):
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else (), 1):
         try:
             yield number, line.decode()
         except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ import torch
 
 from ..common import batches
 from ..common.errors import UserError
-from ..models import hooks, network, tokens
+from ..models import hooks, network, spelling, tokens
 
 LAST = "last subject"
 ROWS = {"cpu": 64, "cuda": 256}  # sequences at a time
@@ -97,7 +97,7 @@ def phrase(asker, subject, ending="", prefix="", *, owner=0, role=LAST):
     before = f"{prefix} " if prefix else ""
     coded = tokenizer(before + subject + ending, return_offsets_mapping=True)
     ids, span = coded["input_ids"], (len(before), len(before) + len(subject))
-    place = place_of(role, tokens.token_range(before + subject + ending, coded["offset_mapping"], span), len(ids))
+    place = place_of(role, spelling.token_range(before + subject + ending, coded["offset_mapping"], span), len(ids))
     following = {network.read_at(net, len(ids)): 0}
     if not network.is_diffusion(net):
         return Sequence(ids, place, following, owner)

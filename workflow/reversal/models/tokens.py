@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from ..common.errors import UserError
+from . import spelling
 
 EOS = "<eos>"
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of a Llama tokenizer
@@ -78,7 +79,7 @@ class Cutter:
 
     def __init__(self, tokenizer, share):
         self.model = bpe = tokenizer.backend_tokenizer.model
-        if not isinstance(bpe, models.BPE) or bpe.continuing_subword_prefix or bpe.end_of_word_suffix:
+        if not spelling.can_cut(bpe):
             raise UserError(f"cut is {share}; allowed for this tokenizer: 0, as it spells the pieces of words apart")
         self.share, self.spelt = share, {}
         whole = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
@@ -119,9 +120,9 @@ def encode(tokenizer, row):
     answer = (boundary + row.answer[0], boundary + row.answer[1])
     return Example(
         ids=ids,
-        prompt=sum(1 for start, end in offsets if _first_letter(text, start, end) < boundary),
-        subject=token_range(text, offsets, row.subject),
-        answer=token_range(text, offsets, answer),
+        prompt=sum(1 for start, end in offsets if spelling.first_letter(text, start, end) < boundary),
+        subject=spelling.token_range(text, offsets, row.subject),
+        answer=spelling.token_range(text, offsets, answer),
     )
 
 
@@ -129,26 +130,3 @@ def around(example):
     """The positions of an `Example` that are neither its subject nor its answer."""
     fact = {*range(*example.subject), *range(*example.answer)}
     return [i for i in range(len(example.ids)) if i not in fact]
-
-
-def token_range(text, offsets, span):
-    """The half-open range of tokens that hold any letter of the characters `span`."""
-    touched = [
-        i for i, (start, end) in enumerate(offsets) if _first_letter(text, start, end) < span[1] and end > span[0]
-    ]
-    if not touched:
-        raise UserError(f"no token of {text!r} lies in characters {span[0]}–{span[1]}")
-    return touched[0], touched[-1] + 1
-
-
-def _first_letter(text, start, end):
-    """Where a token's text begins, its leading spaces aside (a BPE token carries the space before its word)."""
-    while start < end - 1 and text[start].isspace():
-        start += 1
-    return start
-
-
-def prompt_ids(tokenizer, row):
-    """The tokens of a row's prompt alone."""
-    example = encode(tokenizer, row)
-    return example.ids[: example.prompt]

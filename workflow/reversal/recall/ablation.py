@@ -3,6 +3,7 @@
 import pandas as pd
 
 from ..common import intervals
+from ..common.errors import UserError
 from . import ask
 from .sampling import Sampling
 
@@ -19,15 +20,23 @@ def variants(sampling, factors):
 def ablate(net, tokenizer, splits, *, sampling, factors, job=None):
     """Recall of one diffusion network for each variant and split: factor, value, configured, split, n, correct, …
 
-    `splits` {split: rows}; `sampling` has the fields of `Sampling`, and one number of `steps`.
+    `splits` {split: rows}; `sampling` has the fields of `Sampling`, and one number of `steps`. A variant that can not
+    be is left out: a canvas too small for the rows, say.
     """
     tried = variants(sampling, factors)
     records = []
     progress = job.progress(len(tried) * len(splits), "ablations", "runs") if job else None
     for factor, value, options in tried:
-        how, steps = Sampling(**{name: options[name] for name in options if name != "steps"}), options["steps"]
         for split, rows in splits.items():
-            completed = ask.complete_split(net, tokenizer, rows, how, split=split, steps=steps)
+            try:
+                how = Sampling(**{name: options[name] for name in options if name != "steps"})
+                completed = ask.complete_split(net, tokenizer, rows, how, split=split, steps=options["steps"])
+            except UserError as error:
+                if value == sampling[factor]:
+                    raise
+                if job:
+                    job.say(f"{factor} {value} is left out: {error}")
+                break
             correct = sum(completion["correct"] for completion in completed)
             share = intervals.wilson(correct, len(completed))
             shown = "none" if value is None else value

@@ -23,12 +23,6 @@ def pretraining_prompts(words, templates, *, people, seed, count):
     return prompts
 
 
-def given_prompts(path, count):
-    """The first prompts of a file, one a line, each with what stands after its "=>", or None: [(prompt, answer), …]."""
-    pairs = [line.partition("=>") for line in generated.read_lines(path)]
-    return [(prompt.rstrip(), answer.strip() or None) for prompt, _, answer in pairs][:count]
-
-
 def table(net, tokenizer, prompts, *, stage, top, canvas):
     """The likeliest first tokens for [(prompt, answer or None), …], in the order of the prompts."""
     found = ask.first_tokens(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)

@@ -24,7 +24,7 @@ from .sampling import (
 )
 
 NO_TOKEN = -1
-FIXED = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}  # choices of masks alone
+FIXED = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}  # as MASKS_ALONE of configuration
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from ..common.errors import UserError
-from ..models import network, tokens
+from ..models import network, spelling, tokens
 from ..recall.files import entering
 from . import engine
 from .files import FactTrace, array_name
@@ -214,7 +214,7 @@ def locate(tokenizer, generated, row):
     ends = [0, *(len(decode(generated[: i + 1])) for i in range(len(generated)))]
     start -= len(row.completion) - len(row.completion.lstrip())
     span = (start + row.answer[0], start + row.answer[1])
-    return tokens.token_range(whole, list(zip(ends, ends[1:], strict=False)), span)
+    return spelling.token_range(whole, list(zip(ends, ends[1:], strict=False)), span)
 
 
 def evenly(first, last, most):

@@ -417,7 +417,10 @@ def _work(task, job):
 
 
 def ready(net, aim, *, seed):
-    """The network, with a clock where the objective `aim` wants one; a base that was noised otherwise is refused."""
+    """The network, with a clock where the objective `aim` wants one; refused where it was noised otherwise, or where
+    it could not be looked into later."""
+    for part in (network.attention, network.mlp):
+        part(network.layers(net)[0])
     if network.noise(net) != aim.noise:
         raise folders.ModelError(
             f"the base was pretrained with the noise {network.noise(net)!r}, the objective's is {aim.noise!r}; "

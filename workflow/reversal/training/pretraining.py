@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common.files import write_table
@@ -34,18 +34,24 @@ class Biographies:
         return list(generated.biographies(lists, sentences, people_count=self.people, rows=self.rows, seed=self.seed))
 
 
-def pretrain(
-    output, history, biographies, *, causal, shape, recipe, checkpoints, aim=EVERYWHERE, vocabulary_of=None, job=None
-):
+def tokenizer(output, biographies, *, size, vocabulary_of=None):
+    """Leave a tokenizer of at most `size` tokens in the folder `output`, known before anything is trained.
+
+    It knows the biographies' words, and those of the rows of the file `vocabulary_of`, which the network never sees.
+    """
+    unseen = [row.text for row in facts.read(vocabulary_of)] if vocabulary_of else []
+    few = replace(biographies, rows=min(biographies.rows, TOKENIZER_TEXTS))
+    tokens.train_tokenizer(few.texts() + unseen, size).save_pretrained(output)
+
+
+def pretrain(output, history, biographies, *, reader, causal, shape, recipe, checkpoints, aim=EVERYWHERE, job=None):
     """Train a network from scratch on `biographies`; leave it in the folder `output`, its losses in `history`.
 
-    Of the `Objective` `aim`, the noise, its rate and the time count: nothing is spared.
-
-    Its tokenizer knows their words, and those of the rows of the file `vocabulary_of`, which the network never sees.
+    `reader` is the folder of its tokenizer. Of the `Objective` `aim`, the noise, its rate and the time count: nothing
+    is spared.
     """
     texts = biographies.texts()
-    unseen = [row.text for row in facts.read(vocabulary_of)] if vocabulary_of else []
-    tokenizer = tokens.train_tokenizer(texts[:TOKENIZER_TEXTS] + unseen, shape["vocabulary"])
+    tokenizer = tokens.read_tokenizer(Path(reader) / "tokenizer.json", tokens.EOS)
     if job:
         told = f"{len(texts)} biographies of {biographies.people} people, SHA-256 {digest(texts)}"
         job.say(f"{told}; {len(tokenizer)} tokens")
