@@ -130,3 +130,9 @@ def around(example):
     """The positions of an `Example` that are neither its subject nor its answer."""
     fact = {*range(*example.subject), *range(*example.answer)}
     return [i for i in range(len(example.ids)) if i not in fact]
+
+
+def prompt_ids(tokenizer, row):
+    """The tokens of a row's prompt alone."""
+    example = encode(tokenizer, row)
+    return example.ids[: example.prompt]
