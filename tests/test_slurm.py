@@ -1,6 +1,7 @@
 """Studies on a real Slurm: jobs that share one, a node that dies in the middle, and how few jobs a cluster gets."""
 
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 import slurm_lab
 import studying
 import yaml
+
+from reversal.paper import costs
 
 PATIENCE = 900  # seconds
 MADE_OF_ONE = ["likelihood/ar/seed_1.csv", "keyvalue/ar/seed_1", "edits/ar/seed_1.csv", "rewriting/ar/seed_1.csv"]
@@ -41,6 +44,7 @@ def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_pat
     """One model is fine-tuned with two seeds, and with one of them every kind of job that a cluster gets runs again."""
     folder = studying.duplicate(studying.finished(root, tmp_path_factory), tmp_path / "project")
     studying.forget(folder, "ar")
+    shutil.rmtree(folder / "results/smoke/benchmarks")  # of the first run
     study = tmp_path / "seeds.yaml"
     study.write_text(yaml.safe_dump(yaml.safe_load((root / "studies/smoke.yaml").read_text()) | {"seeds": [1, 2]}))
     targets = [
@@ -86,6 +90,10 @@ def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_pat
     assert {comment for comment, *_ in lab.queue("all")} - {comment for comment, *_ in seen} == {"rule_symmetry"}
     assert studying.planned(folder, *tables) == {}
     assert all(len(pd.read_csv(folder / table)) for table in tables)
+    # What jobs cost is known of those that ran elsewhere, too.
+    jobs = [f"{rule}/ar/seed_1" for rule in ("finetune", "complete", "trace", "edit")]
+    found = costs.table(folder / "results/smoke", jobs, models=["ar"], core_watts=10, gpu_watts=700)
+    assert (found.measured == 1).all() and (found.cpu_seconds > 0).all() and (found.watt_hours >= 0).all()
 
 
 def test_five_seeds_of_nine_objectives_are_tens_of_slurm_jobs(root, tmp_path):
