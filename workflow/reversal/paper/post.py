@@ -176,7 +176,7 @@ class Writer:
         body = []
         for one in asked:
             if one["answer"]:
-                answer = Markup(self.medium.reader.renderInline(str(one["answer"])))
+                answer = Markup(self.medium.reader.renderInline(str(one["answer"]).strip()))
                 carries = [self._evidence(one["name"], f"figures/{name}.svg", name) for name in one["figures"]]
                 carries += [self._evidence(one["name"], f"tables/{name}.csv") for name in one["tables"]]
                 number = f"Objective {one['objective']}: " if "objective" in one else ""
