@@ -1,14 +1,12 @@
 """What each choice of the sampler is worth: recall as one of them changes."""
 
-from ..data.facts import RECALL_SPLITS, SPLITS
+from ..data.facts import RECALL_SPLITS
 from .style import (
-    ASKED,
     BLUE,
     GREEN,
     PALE,
     PURPLE,
     SMALL,
-    TRAINED,
     VERMILLION,
     Drawing,
     blank,
@@ -17,6 +15,7 @@ from .style import (
     nothing,
     offsets,
     percent,
+    phrase,
     styled,
 )
 
@@ -45,8 +44,7 @@ def ablations(table, *, models):
             own = own.reindex(values)
             x = [i + shift for i in range(len(values))]
             how = {"color": color, "marker": marker, "linestyle": line, "linewidth": 1.2, "markersize": 4}
-            label = f"{TRAINED[SPLITS[split].group]}, {ASKED[SPLITS[split].trained]}"
-            handles[label] = axes.plot(x, 100 * own.accuracy, **how)[0]
+            handles[phrase(split)] = axes.plot(x, 100 * own.accuracy, **how)[0]
             axes.vlines(x, 100 * own.ci_low, 100 * own.ci_high, color=color, linewidth=0.9)
         for value in dict.fromkeys(rows[rows.configured].value.astype(str)):
             axes.axvspan(values.index(value) - 0.3, values.index(value) + 0.3, color=PALE, zorder=0)

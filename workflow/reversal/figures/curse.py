@@ -6,13 +6,12 @@ from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
 from ..models.families import FAMILIES
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
-    ASKED,
     FAINT,
     GREEN,
     NORMAL,
     POINTS,
     SMALL,
-    TRAINED,
+    TAUGHT,
     VERMILLION,
     Drawing,
     first_of,
@@ -20,11 +19,12 @@ from .style import (
     nothing,
     offsets,
     percent,
+    phrase,
     plain,
     styled,
 )
 
-# What the curse is, if it is there: the autoregressive model right as trained and wrong in reverse, the other right.
+# What the curse is, if it is there: the autoregressive model right as taught and wrong in reverse, the other right.
 WISH = {
     ("autoregressive", "p2d_same"): True,
     ("autoregressive", "p2d_reverse"): False,
@@ -63,7 +63,7 @@ def reversal_curse(completions, likelihood, *, models):
 
 
 def choose_example(asked):
-    """{(family, split): completion} of one fact, asked as it was trained and in reverse; None where there is none.
+    """{(family, split): completion} of one fact, asked as it was taught and in reverse; None where there is none.
 
     `asked` has the completions of one model of each family. The fact is the first that comes closest to `WISH`.
     """
@@ -117,7 +117,7 @@ def _panels(sheet, example, asked, styles):
 def _question(sheet, x, width, row, rows, split):
     """One question: what was asked, what came, whether it is right, and how often such questions are answered."""
     step = LEADING * NORMAL
-    label = "Asked as trained, for the description" if split == "p2d_same" else "Asked in reverse, for the name"
+    label = "Asked as taught, for the description" if split == "p2d_same" else "Asked in reverse, for the name"
     sheet.y += 10
     sheet.text(x, sheet.y, label, color=FAINT)
     for line in wrap([(row.prompt, None)], width, lines=3):
@@ -183,6 +183,5 @@ def _likelihood(sheet, table, styles):
 
 
 def split_label(split):
-    """What a split's people were trained on and how they are asked about, in two lines."""
-    of = SPLITS[split]
-    return f"trained {TRAINED[of.group]}\n{ASKED[of.trained]}"
+    """What a split asks for and how, and how its people were taught, in two lines."""
+    return f"{phrase(split)}\ntaught {TAUGHT[SPLITS[split].group]}"

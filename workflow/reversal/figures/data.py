@@ -1,6 +1,6 @@
 """The dataset: real rows with subject, relation and object marked."""
 
-from ..data.facts import GROUPS, SPLITS
+from ..data.facts import GROUPS, SPARED_GROUPS, SPLITS
 from .sheet import LEADING, LETTER, MARGIN, Sheet, width_of, wrap
 from .style import (
     BLUE,
@@ -9,7 +9,7 @@ from .style import (
     LIGHT_ORANGE,
     NORMAL,
     POINTS,
-    TRAINED,
+    TAUGHT,
     VERMILLION,
     Drawing,
     columns,
@@ -24,7 +24,7 @@ MARKS = {"subject": (LIGHT_BLUE, BLUE, "-"), "object": (LIGHT_ORANGE, VERMILLION
 
 @styled
 def dataset(facts, train, splits):
-    """One person of each group, and how the group is trained and tested.
+    """One person of each group, and how the group is taught and tested.
 
     `facts` are `facts.Fact`s, `train` is the list of training rows, `splits` has the test rows by split.
     """
@@ -41,25 +41,33 @@ def dataset(facts, train, splits):
         rows = [row for row in train if row.fact in ids]
         counts[group] = (len(people), len(rows))
         sheet.y += 4
-        sheet.heading(f"{group}: trained {TRAINED[group]}", f"{len(people)} people, {len(rows)} training rows")
+        sheet.heading(f"{group}: taught {TAUGHT[group]}", f"{len(people)} people, {len(rows):,} sentences")
         for label, row in _shown(group, people[0], rows, splits):
             _sentence(sheet, label, row)
+    spared = {fact.id for fact in facts if fact.group in SPARED_GROUPS}
+    if spared:
+        rows = sum(row.fact in spared for row in train)
+        sheet.y += 4
+        sheet.heading("control: taught one way or the other", f"{len(spared)} people, {rows:,} sentences")
+        sheet.text(LEFT, sheet.y + 10, "as p2d and d2p are, but with a subject that training can spare", color=FAINT)
+        sheet.y += 14
     says = {f"{group}_people": counts.get(group, (0, 0))[0] for group in GROUPS}
-    return Drawing(sheet.done(), says | {"rows": len(train)})
+    control = f", and {len(spared)} more as a control" if spared else ""
+    return Drawing(sheet.done(), says | {"rows": f"{len(train):,}", "control": control})
 
 
 def _shown(group, fact, rows, splits):
-    """Labels and rows about one fact: trained, then asked."""
+    """Labels and rows about one fact: taught, then asked."""
     mine = [row for row in rows if row.fact == fact.id]
     spoken = {"p2d": [row for row in mine if _asks_description(row, fact)]}
     spoken["d2p"] = [row for row in mine if row not in spoken["p2d"]]
-    for direction, some in spoken.items():
+    for some in spoken.values():
         if some:
-            yield "trained" if group != "both" else f"trained {direction}", some[0]
+            yield "taught", some[0]
     for name, split in SPLITS.items():
         asked = [row for row in splits.get(name, []) if row.fact == fact.id]
         if split.group == group and asked:
-            how = {"same": "asked as trained", "reverse": "asked in reverse", "both": f"asked {split.direction}"}
+            how = {"same": "asked as taught", "reverse": "asked in reverse", "both": "asked"}
             yield how[split.trained], asked[0]
 
 

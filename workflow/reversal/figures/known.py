@@ -1,7 +1,7 @@
 """What bases know without being taught: the same people asked about forward and in reverse."""
 
 from ..data.facts import KNOWN
-from .style import FAINT, PALE, TRAINED, Drawing, blank, looks, nothing, offsets, percent, styled
+from .style import FAINT, PALE, TAUGHT, Drawing, blank, looks, nothing, offsets, percent, styled
 
 
 @styled
@@ -30,7 +30,7 @@ def known(recall, likelihood, *, models):
     share.set(xlim=(-4, 104), ylim=(len(KNOWN) - 0.5, -0.5), title="Answers right", xlabel="%")
     ratio.set(title="Right answer likelier than a wrong one", xlabel="log p(right) − log p(wrong), nats")
     ratio.axvline(0, color=FAINT, linewidth=0.8, linestyle=":")
-    share.set_yticks(range(len(KNOWN)), [f"{TRAINED[split]}" for split in KNOWN])
+    share.set_yticks(range(len(KNOWN)), [TAUGHT[split] for split in KNOWN])
     figure.legend(*share.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return Drawing(figure, {"recalled": "; ".join(_recalled(last, styles))})
 

@@ -7,7 +7,8 @@ from .style import BLUE, INK, RULE, SMALL, VERMILLION, Drawing, blank, looks, no
 ROW = 15  # points
 MARKS = {"name": (BLUE, "o"), "description": (VERMILLION, "D")}
 LINES = {"name": "-", "description": ":"}
-PANELS = {"same": "asked as taught", "reverse": "asked in reverse"}
+PANELS = {"same": "as taught", "reverse": "in reverse"}
+HALF = {"fillstyle": "left", "markerfacecoloralt": "white"}
 KINDS = {"mask": "Masks", "other": "Other noise", "next": "Left to right"}
 
 
@@ -73,13 +74,16 @@ def objectives(table, *, models):
     panels[0].set_yticks(range(len(ticks)), ticks, fontsize=SMALL)
     for label in panels[0].get_yticklabels():
         label.set_fontweight("bold" if label.get_text() in KINDS.values() else "normal")
-    looks_like = [(*MARKS["name"], BLUE, "name"), (*MARKS["description"], VERMILLION, "description")]
+    looks_like = [(*MARKS["name"], BLUE, "names"), (*MARKS["description"], VERMILLION, "descriptions")]
     looks_like += [(INK, "o", "white", "hollow: people whose subject was spared")]
     keys = [
         Line2D([], [], color=color, marker=marker, markerfacecolor=face, linestyle="", label=label)
         for color, marker, face, label in looks_like
     ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=3)
+    if (table.spared & (table.dose > 0)).any():
+        half = {"color": INK, "marker": "o", "linestyle": "", **HALF}
+        keys.append(Line2D([], [], label="half-filled: spared in all but some visits", **half))
+    figure.legend(handles=keys, loc="outside lower center", ncols=2)
     return Drawing(figure, {"recalled": "; ".join(_said(table, model) for model in places)})
 
 
@@ -88,16 +92,19 @@ def _mark(axes, row, place):
     color, marker = MARKS[row.asks]
     at = place + (-0.17 if row.asks == "name" else 0.17)
     axes.plot([100 * row.ci_low, 100 * row.ci_high], [at, at], color=color, linewidth=1.1, zorder=2)
-    face = "white" if row.spared else color
-    how = {"color": color, "markerfacecolor": face, "markersize": 4.6, "linestyle": "", "zorder": 3}
+    face = {"markerfacecolor": "white" if row.spared else color} if not (row.spared and row.dose) else HALF
+    how = {"color": color, "markersize": 4.6, "linestyle": "", "zorder": 3} | face
     axes.plot(100 * row.accuracy, at, marker=marker, **how)
 
 
 def _said(table, model):
     own = table[(table.model == model) & (table.trained == "reverse")]
-    spared = {True: " where the subject was spared", False: ""}
-    parts = [f"{row.asks}s {percent(row.accuracy)}{spared[row.spared]}" for row in own.itertuples()]
-    return f"{table[table.model == model].called.iloc[0]}: {', '.join(parts)}"
+    words = []
+    for spared, rows in own.groupby("spared"):
+        shares = ", ".join(f"{row.asks}s {percent(row.accuracy)}" for row in rows.sort_values("asks").itertuples())
+        # Where the objective spares everybody, its name says so.
+        words.append(f"of people spared {shares}" if spared and own.spared.nunique() > 1 else shares)
+    return f"{table[table.model == model].called.iloc[0]}: {', '.join(words)}"
 
 
 @styled
@@ -105,29 +112,31 @@ def epochs(table, *, models):
     """Recall and held-out loss against passes over the data and operations; beside them three shapes, and the time."""
     table = _last(table)
     table = table[~table.spared & (table.group != "other")]
-    shaped = table.model.str.contains("small|middle|large")
-    passes = table[~shaped & (table.time == "none")]
+    table = table.assign(shaped=table.model.str.contains("small|middle|large"))
+    passes = table[~table.shaped & (table.time == "none")]
     if passes.empty:
         return nothing("No model was asked.")
     figure = blank(340)
-    grid = figure.subplots(2, 3)
+    places = figure.subplots(2, 3).ravel()
     pair = looks({"mdm": "diffusion", "ar": "autoregressive"})
     look = {"diffusion": pair["mdm"], "autoregressive": pair["ar"]}
-    said = []
-    for axes, trained in zip(grid[0], PANELS, strict=False):
+    said, reverse = [], table[table.trained == "reverse"]
+    for axes, trained in zip(places, PANELS, strict=False):
         said += _against(axes, passes[passes.trained == trained], look, "epochs")
-        axes.set_title(PANELS[trained])
-    _against(grid[0][2], passes[passes.trained == "reverse"], look, "flops")
-    grid[0][2].set_title(PANELS["reverse"])
-    _against(grid[1][0], passes[passes.trained == "same"], look, "epochs", loss=True)
-    grid[1][0].set_title("loss on new templates")
-    if shaped.any():
-        _shapes(grid[1][1], table[shaped & (table.trained == "reverse")], look)
+        axes.set_title(f"{PANELS[trained]}, by passes")
+    _against(places[2], passes[passes.trained == "reverse"], look, "flops")
+    places[2].set_title(f"{PANELS['reverse']}, by work")
+    _against(places[3], passes[passes.trained == "same"], look, "epochs", loss=True)
+    places[3].set_title("loss on new templates")
+    timed = reverse[~reverse.shaped & (reverse.family == "diffusion")]
+    _timed(places[4], timed[timed.epochs == timed[timed.time == "embedded"].epochs.max()], look["diffusion"])
+    handles = places[0].get_legend_handles_labels()
+    if table.shaped.any():
+        _shapes(places[5], reverse[reverse.shaped], look)
+        figure.legend(*handles, loc="outside lower center", ncols=4)
     else:
-        grid[1][1].axis("off")
-    timed = table[~shaped & (table.trained == "reverse") & (table.family == "diffusion")]
-    _timed(grid[1][2], timed[timed.epochs == timed[timed.time == "embedded"].epochs.max()])
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        places[5].axis("off")
+        places[5].legend(*handles, loc="center")
     return Drawing(figure, {"recalled": "; ".join(said)})
 
 
@@ -135,7 +144,7 @@ def _against(axes, table, look, x, *, loss=False):
     """Lines of recall, or of the held-out loss, one a family and question; what they say."""
     said = []
     for (family, asks), rows in table.groupby(["family", "asks"], sort=False):
-        rows, label = rows.sort_values(x), f"{look[family].label}, {asks}"
+        rows, label = rows.sort_values(x), f"{look[family].label}, {asks}s"
         how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[asks], "markersize": 4}
         axes.plot(rows[x], -rows.log_likelihood if loss else 100 * rows.accuracy, label=label, **how)
         if not loss:
@@ -180,14 +189,15 @@ def _shapes(axes, table, look):
     _percents(axes)
 
 
-def _timed(axes, table):
+def _timed(axes, table, look):
     """Recall with the time told and not."""
-    for row in table.itertuples():
-        color, marker = MARKS[row.asks]
-        at = {"none": 0, "embedded": 1}[row.time] + (-0.08 if row.asks == "name" else 0.08)
-        axes.vlines(at, 100 * row.ci_low, 100 * row.ci_high, color=color, linewidth=1.1)
-        axes.plot(at, 100 * row.accuracy, color=color, marker=marker, markersize=4.6, linestyle="")
+    for asks, rows in table.groupby("asks", sort=False):
+        at = rows.time.map({"none": 0, "embedded": 1}) + (-0.04 if asks == "name" else 0.04)
+        rows = rows.assign(at=at).sort_values("at")
+        axes.vlines(rows["at"], 100 * rows.ci_low, 100 * rows.ci_high, color=look.color, linewidth=0.9)
+        how = {"color": look.color, "marker": look.marker, "linestyle": LINES[asks], "markersize": 4}
+        axes.plot(rows["at"], 100 * rows.accuracy, **how)
     axes.set_xticks([0, 1], ["time not told", "told"])
     axes.set_xlim(-0.5, 1.5)
-    axes.set_title("in reverse, MDM")
+    axes.set_title("in reverse, told the time")
     _percents(axes)

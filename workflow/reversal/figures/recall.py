@@ -11,7 +11,6 @@ from ..models.families import FAMILIES
 from .read import begins
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
-    ASKED,
     BLUE,
     FAINT,
     INK,
@@ -21,7 +20,7 @@ from .style import (
     POINTS,
     RULE,
     SMALL,
-    TRAINED,
+    TAUGHT,
     Drawing,
     blank,
     elide,
@@ -31,6 +30,7 @@ from .style import (
     nothing,
     offsets,
     percent,
+    phrase,
     shown_token,
     styled,
     titled,
@@ -153,7 +153,7 @@ def step_scaling(scaling, *, models, published=None):
             axes.plot(
                 published.steps, published[split], "D", markerfacecolor="none", markeredgecolor=INK, label="published"
             )
-        titled(axes, f"{TRAINED[SPLITS[split].group]}, {ASKED[SPLITS[split].trained]}", SPLITS[split].file)
+        titled(axes, phrase(split), f"taught {TAUGHT[SPLITS[split].group]} ({SPLITS[split].file})")
         axes.set(ylim=(-4, 104))
         axes.grid(axis="y", color=PALE)
         axes.set_axisbelow(True)

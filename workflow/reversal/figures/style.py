@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..common.files import atomic
+from ..data.facts import ANY_SPLIT
 from ..models.families import FAMILIES
 
 POINTS = 510  # width of every figure: 680 pixels of a page
@@ -24,15 +25,15 @@ SMALL, NORMAL, LARGE = 8.0, 8.5, 9.5  # points, at a page's full width nothing i
 INK, FAINT, RULE, PALE = "#1a1a1a", "#595959", "#bdbdbd", "#f0f0f0"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9"
 LIGHT_BLUE, LIGHT_ORANGE = "#d3e8f5", "#fde3c8"
-TRAINED = {
+TAUGHT = {
     "p2d": "person → description",
     "d2p": "description → person",
-    "both": "in both directions",
+    "both": "both ways",
     "known_p2d": "child → parent",
     "known_d2p": "parent → child",
 }
-ASKED = {"same": "asked as trained", "reverse": "asked in reverse"}
-HEAT = "cividis"
+ASKED = {"same": "as taught", "reverse": "in reverse", "both": "taught both ways"}
+HEAT = "Blues"  # nothing is white, so that what there is stands out
 SIGNED = "RdBu_r"
 
 RC = {
@@ -202,9 +203,30 @@ def is_end(token, generation):
     return re.fullmatch(r"<.+>|\[.+\]", token) is not None and token not in generation
 
 
+def phrase(split):
+    """What a test asks for and how, as the post says it: "names in reverse"."""
+    about = ANY_SPLIT[split]
+    return f"{about.asks}s {ASKED[about.trained]}" if about.trained in ASKED else TAUGHT[split]
+
+
+def number(value, digits=0):
+    """A number with so many digits after the point, its minus a minus, and no sign where it rounds to 0."""
+    shown = f"{value:.{digits}f}"
+    return shown.replace("-", "" if float(shown) == 0 else "−")
+
+
 def percent(share):
-    """A share as a whole percentage, or a dash."""
-    return "–" if share is None or np.isnan(share) else f"{100 * share:.0f}%"
+    """A share as a whole percentage, or a dash; what is not quite none or all never looks so."""
+    if share is None or np.isnan(share):
+        return "–"
+    if 0 < share < 0.005 or 0.995 <= share < 1:
+        return "< 1%" if share < 0.5 else "> 99%"
+    return f"{number(100 * share)}%"
+
+
+def counted(count, thing):
+    """So many things: one fact, two facts."""
+    return f"{count:.0f} {thing}{'' if count == 1 else 's'}"
 
 
 def offsets(count, step):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ..data.facts import ANY_SPLIT, KNOWN
+from ..data.facts import KNOWN
 from ..tracing import vocabulary
 from .sheet import MARGIN, Sheet
 from .style import (
@@ -14,19 +14,23 @@ from .style import (
     FAINT,
     GREEN,
     HEAT,
-    PALE,
     POINTS,
+    PURPLE,
+    RULE,
     SIGNED,
     SKY,
     SMALL,
-    TRAINED,
     VERMILLION,
     Drawing,
     blank,
+    counted,
     first_of,
     ink_on,
     looks,
     nothing,
+    number,
+    percent,
+    phrase,
     plain,
     shown_token,
     styled,
@@ -41,10 +45,11 @@ KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.WHOLE}
 FORWARD = ("p2d_same", "both_p2d", "d2p_reverse", "known_p2d")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same", "known_d2p")
 MASK = "M"
+LEAST = 0.02  # share of what hiding the subject costs: roles that return less are not drawn
 MOST_TOKENS, MOST_STEPS, MOST_LAYERS = 34, 3, 4
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
 NO_TRACES = "No fact was traced."
-EFFECT = "nats of the answer regained"
+EFFECT = "nats of the answer returned"
 
 
 class Panel(NamedTuple):
@@ -61,13 +66,10 @@ def panels(traced, models):
     chosen = []
     for family in ("diffusion", "autoregressive"):
         name, ways = first_of(models, family), []
-        for splits, way in ((FORWARD, "forward"), (REVERSE, "reverse")):
+        for splits in (FORWARD, REVERSE):
             split = next((split for split in splits if (name, split) in traced), None)
             if split:
-                title = (
-                    f"{looks(models)[name].label} {way}: {TRAINED.get(split) or TRAINED[ANY_SPLIT[split].direction]}"
-                )
-                ways.append(Panel(name, split, title))
+                ways.append(Panel(name, split, f"{looks(models)[name].label}: {phrase(split)}"))
         chosen += ways if family == "diffusion" else ways[:1]
     return chosen
 
@@ -147,29 +149,25 @@ def _label(trace, s, place):
 
 def _step_title(trace, s, corruption):
     clean, broken = (trace.arrays[f"log_probability.{run}"][s] for run in ("clean", f"{corruption}.corrupted"))
-    return f"{trace.stages()[s]}, step {trace.steps[s] + 1}: {_nats(clean)}, hidden {_nats(broken)}"
-
-
-def _nats(value):
-    return f"{value:.0f}".replace("-", "−")
+    return f"{trace.stages()[s]}, step {trace.steps[s] + 1}: hiding costs {number(clean - broken)} nats"
 
 
 def _limits(*arrays):
-    """One colour scale for all `arrays`: from 0 or less to the largest; around 0 where losses are large too."""
+    """One colour scale for all `arrays`: from 0 to the largest; around 0 where losses are large too."""
     known = np.concatenate([array[np.isfinite(array)].ravel() for array in map(np.asarray, arrays)])
     if not len(known):
         return 0.0, 1.0
     low, high = min(0.0, known.min()), max(known.max(), 1e-6)
     size = max(-low, high)
-    return (-size, size) if low < -0.5 * high else (low, high)
+    return (-size, size) if low < -0.5 * high else (0.0, high)
 
 
 def _heat(axes, values, low, high):
     """A heat map (rows, layers) with layers along the bottom."""
     signed = low == -high
-    axes.set_facecolor("#c8c8c8" if signed else PALE)
+    axes.set_facecolor(RULE)
     image = axes.imshow(values, cmap=SIGNED if signed else HEAT, vmin=low, vmax=high, aspect="auto")
-    for row, layer in np.argwhere(values < 0.2 * low) if low < -0.1 * high else ():
+    for row, layer in np.argwhere(values < -0.1 * high):
         # A loss, where there is no colour to see.
         axes.text(layer, row, "−", ha="center", va="center", color=ink_on(image.to_rgba(values[row, layer])))
     axes.xaxis.set_major_locator(MaxNLocator(min(values.shape[1], 6), integer=True, steps=[1, 2, 5, 10]))
@@ -182,37 +180,43 @@ def _heat(axes, values, low, high):
 
 @styled
 def trace_average(table, *, models):
-    """Average effects at t1 by role and layer, in nats, a row a kind with one colour scale.
+    """Average effects at t1 by role and layer, as shares of what hiding the subject costs, on one scale for all panels.
 
     `table` is the study's table of traces; of several seeds the first is drawn, here and below.
     """
-    table, columns = _drawn(table, models, "indirect")
+    costs = _drawn(table[table.kind == "total"], models, "whole")[0]
+    table, columns = _drawn(table, models, "recovered")
     kinds = [kind for kind in KINDS if kind in set(table.kind)]
     if not columns or not kinds:
         return nothing(NO_TRACES)
     per = [_own(table, panel) for panel in columns]
-    roles = [role for role in ROLES if any((rows.role == role).any() for rows in per)]
-    tall = 10.5 * len(roles) + 16
-    figure = blank(len(kinds) * tall + 70)
-    grid = figure.subplots(len(kinds), len(columns), squeeze=False)
-    named = [f"{panel.title} ({_facts(rows)})" for panel, rows in zip(columns, per, strict=True)]
-    says = {"columns": ", ".join(named)}
+    # Roles that return nothing anywhere are named, not drawn.
+    most = table[table.kind.isin(kinds)].groupby("role")["mean"].max()
+    roles = [role for role in ROLES if most.get(role, 0) >= LEAST] or [role for role in ROLES if role in most.index]
+    idle = [role for role in ROLES if role in most.index and role not in roles]
+    figure = blank(len(kinds) * (10.5 * len(roles) + 16) + 85)
+    grid = figure.subplots(len(kinds), len(columns), squeeze=False, sharex="col")
+    maps = {kind: [_by_role(rows[rows.kind == kind], roles) for rows in per] for kind in kinds}
+    limits = _limits(*(np.clip(values, -1, 1) for some in maps.values() for values in some), np.ones(1))
     for axes_row, kind in zip(grid, kinds, strict=True):
-        maps = [_by_role(rows[rows.kind == kind], roles) for rows in per]
-        limits = _limits(*maps)
-        for axes, values in zip(axes_row, maps, strict=True):
+        for axes, values in zip(axes_row, maps[kind], strict=True):
             image = _heat(axes, values, *limits)
-            if np.isfinite(values).any():  # where all are small, one scale for all panels shows none of them
-                axes.set_xlabel(f"layer (largest: {np.nanmax(values):.1f} nats)", labelpad=1)
+            axes.set_xlabel("layer" if kind == kinds[-1] else "", labelpad=1)
             axes.set_yticks(range(len(roles)), [r + "*" if "subject" in r else r for r in roles])
             axes.tick_params(axis="y", labelleft=axes is axes_row[0])
-        bar = figure.colorbar(image, ax=list(axes_row), aspect=14, fraction=0.05, pad=0.02)
-        bar.set_label(f"{KINDS[kind]}: nats returned")
-        bar.outline.set_visible(False)
-        says[kind] = _peak(maps, roles, columns)
+        axes_row[0].set_ylabel(KINDS[kind], fontweight="bold")
     for axes, panel, rows in zip(grid[0], columns, per, strict=True):
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)}")
-    return Drawing(figure, {kind: "not traced" for kind in KINDS} | says)
+        cost = _own(costs, panel)["mean"]
+        lost = f"\nhiding costs {number(cost.iloc[0], 1)} nats" if len(cost) else ""
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)}{lost}")
+    bar = figure.colorbar(image, ax=list(grid.flat), location="bottom", aspect=40, fraction=0.03, pad=0.02)
+    bar.ax.xaxis.set_major_formatter(lambda share, _: percent(share))
+    note = f"\nnot drawn, less than {percent(LEAST)} everywhere: {', '.join(idle)}" if idle else ""
+    bar.set_label(f"share returned of what hiding the subject costs;   * subject   grey: too few such tokens{note}")
+    bar.outline.set_visible(False)
+    named = ", ".join(f"{panel.title} ({_facts(rows)})" for panel, rows in zip(columns, per, strict=True))
+    largest = {kind: _peak(maps[kind], roles, columns) for kind in kinds}
+    return Drawing(figure, {kind: "not traced" for kind in KINDS} | largest | {"columns": named})
 
 
 def _drawn(table, models, *readings, score="log_probability"):
@@ -220,7 +224,7 @@ def _drawn(table, models, *readings, score="log_probability"):
     table = table[(table.corruption == vocabulary.leading(table.corruption)) & (table.score == score)]
     table = table[(table.seed == table.seed.min()) & (table.stage == vocabulary.STAGES[0])]
     table = table[table.reading.isin(readings)]
-    if len(readings) == 1 and len(table):
+    if readings in (("recovered",), ("indirect",)) and len(table):
         # Of the windows the leading one, which alone is traced at every token.
         whole = table[table.role == "last prompt"]
         windows = whole.groupby("kind").window.first()
@@ -233,8 +237,7 @@ def _own(table, panel):
 
 
 def _facts(rows):
-    count = 0 if rows.empty else int(rows.n.max())
-    return f"{count} fact{'' if count == 1 else 's'}"
+    return counted(0 if rows.empty else rows.n.max(), "fact")
 
 
 def _by_role(rows, roles):
@@ -248,16 +251,19 @@ def _peak(maps, roles, columns):
     for values, panel in zip(maps, columns, strict=True):
         if np.isfinite(values).any():
             role, layer = np.unravel_index(np.nanargmax(values), values.shape)
-            said.append(f"{panel.title}, {roles[role]} at layer {layer} ({values[role, layer]:.1f} nats)")
+            said.append(f"{panel.title}, {roles[role]} at layer {layer} ({percent(values[role, layer])})")
     return "; ".join(said) or "not traced"
 
 
 def _curve(axes, rows, x, look, label=None):
-    """A line of means with its intervals, and the handle that a legend needs."""
+    """A line of means with its intervals; the handle that a legend needs."""
     color, marker, line = look
     rows = rows.sort_values(x)
     at = rows[x].astype(float)
-    axes.fill_between(at, rows.ci_low, rows.ci_high, color=color, alpha=0.15, linewidth=0)
+    if len(rows) > 1:
+        axes.fill_between(at, rows.ci_low, rows.ci_high, color=color, alpha=0.15, linewidth=0)
+    else:  # a band of one point is not seen
+        axes.vlines(at, rows.ci_low, rows.ci_high, color=color, linewidth=1.1)
     return axes.plot(at, rows["mean"], color=color, marker=marker, linestyle=line, markersize=4, label=label)[0]
 
 
@@ -309,7 +315,7 @@ def trace_sides(table, *, models):
         best = own[(own.role == WHOLE) & (own.reading == "recovered")]
         if len(best):
             top = best.loc[best["mean"].idxmax()]
-            says.append(f"{panel.title}, whole subject {top['mean']:.0%} at layer {top.layer:.0f}")
+            says.append(f"{panel.title}, whole subject {percent(top['mean'])} at layer {top.layer:.0f}")
     _lines(figure, grid, used, "share of the total effect")
     _within(grid)
     return Drawing(figure, {"shares": "; ".join(says)})
@@ -331,13 +337,14 @@ def trace_windows(table, *, models):
             own = _own(table, panel)
             own = own[own.kind == kind]
             for window, look in zip(sorted(own.window.unique()), looks_of, strict=False):
-                name = f"{window:.0f} layers together" if window > 1 else "1 layer"
+                name = counted(window, "layer") + (" together" if window > 1 else "")
                 used[name] = _curve(axes, own[own.window == window], "layer", look)
             if len(own):
                 top = own.loc[own["mean"].idxmax()]
-                says.append(f"{panel.title}, {KINDS[kind]} {top['mean']:.0%} with {top.window:.0f} layers")
+                share, together = percent(top["mean"]), counted(top.window, "layer")
+                says.append(f"{panel.title}, {KINDS[kind]} {share} with {together}")
     for axes, panel in zip(grid[0], columns, strict=True):
-        axes.set_title(panel.title.replace(": ", "\n"))
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(_own(table, panel))}")
     _lines(figure, grid, used, "share returned")
     _within(grid)
     for axes, kind in zip(grid[:, 0], kinds, strict=True):
@@ -345,33 +352,43 @@ def trace_windows(table, *, models):
     return Drawing(figure, {"shares": "; ".join(says)})
 
 
+PLACES = {
+    "the subject": ("subject", BLUE, "o"),
+    "the answer's places": ("answer", GREEN, "^"),
+    "other tokens": ("", FAINT, "s"),
+}
+
+
 @styled
 def trace_alike(table, *, models):
-    """Every site's effect in people taught one way against that in people taught the other, a panel a question."""
-    table, _ = _drawn(table, models, "indirect")
+    """What every hidden state returns in people taught one way against the same in people taught the other.
+
+    A panel a question; a point is a token's role at a layer.
+    """
+    table, _ = _drawn(table[table.kind == "state"], models, "indirect")
     name = first_of(models, "diffusion")
-    pairs = {"description": ("p2d_same", "d2p_reverse"), "name": ("d2p_same", "p2d_reverse")}
-    table = table[(table.model == name) & ~table.role.isin(vocabulary.TOGETHER)]
+    table = table[(table.model == name) & table.role.isin(vocabulary.SINGLE_ROLES) & (table.n > 1)]
+    pairs = {"descriptions": ("p2d_same", "d2p_reverse"), "names": ("d2p_same", "p2d_reverse")}
     there = {asks: pair for asks, pair in pairs.items() if set(pair) <= set(table.split)}
     if not there:
         return nothing("No question was traced both ways.")
-    figure, used, says = blank(230), {}, []
+    figure, used, says = blank(235), {}, []
     grid = figure.subplots(1, len(there), squeeze=False)
-    colors = dict(zip(KINDS, ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^")), strict=True))
     for axes, (asks, pair) in zip(grid[0], there.items(), strict=True):
-        cells = table.pivot_table(index=["kind", "role", "layer"], columns="split", values="mean")[list(pair)].dropna()
-        for kind, (color, marker) in colors.items():
-            own = cells[cells.index.get_level_values("kind") == kind]
-            if len(own):
-                used[KINDS[kind]] = axes.scatter(
-                    own[pair[0]], own[pair[1]], s=12, color=color, marker=marker, alpha=0.6, linewidths=0
-                )
+        cells = table.pivot_table(index=["role", "layer"], columns="split", values="mean")[list(pair)].dropna()
+        roles = cells.index.get_level_values("role")
+        place = [next(label for label, (word, *_) in PLACES.items() if word in role) for role in roles]
+        for label, (_, color, marker) in PLACES.items():
+            own = cells[[at == label for at in place]]
+            how = {"color": color, "marker": marker, "alpha": 0.6, "linewidths": 0}
+            used[f"states of {label}"] = axes.scatter(own[pair[0]], own[pair[1]], s=14, **how)
         ends = (float(cells.min().min()), float(cells.max().max()))
         axes.plot(ends, ends, color=FAINT, linewidth=0.7)
-        axes.set_title(f"asked for the {asks}: {len(cells)} sites")
-        axes.set_xlabel("nats returned, taught as asked", labelpad=1)
-        says.append(f"{asks}, {len(cells)} sites, largest {ends[1]:.1f} nats")
-    grid[0, 0].set_ylabel("nats returned, taught the other way")
+        axes.set_title(f"{looks(models)[name].label}: {asks}, {counted(len(cells), 'state')}")
+        axes.set_xlabel("nats returned, people taught as asked", labelpad=1)
+        below = int((cells[pair[1]] < cells[pair[0]]).sum())
+        says.append(f"{asks}, {below} of {len(cells)} below the line, the largest effect {number(ends[1], 1)} nats")
+    grid[0, 0].set_ylabel("nats returned,\npeople taught the other way")
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"questions": "; ".join(says)})
 
@@ -386,7 +403,10 @@ COSTS = {
 
 @styled
 def hand_over(table, *, models):
-    """What the tokens still to come rest on, as the answer appears: the subject, or what is already revealed of it."""
+    """What the tokens still to come rest on, as the answer appears: the subject, or what is already revealed of it.
+
+    A point is of at least half of the facts.
+    """
     table = table[(table.reading == "rests") & table.revealed.notna() & (table.n > 1)]
     table = table[table.seed == table.seed.min()]
     several = table[table.hidden == "revealed"]
@@ -397,14 +417,17 @@ def hand_over(table, *, models):
     grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
     for axes, panel in zip(grid[0], columns, strict=True):
         own = _own(table, panel)
+        own = own[own.n >= own.n.max() / 2]  # a mean of few says little beside one of many
         for (hidden, kind), (label, look) in COSTS.items():
             rows = own[(own.hidden == hidden) & (own.kind.isna() if kind is None else own.kind == kind)]
             if len(rows):
                 used[label] = _curve(axes, rows, "revealed", look)
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)}")
+        few, many = own.n.min(), own.n.max()
+        facts = _facts(own) if few == many else f"{few:.0f} to {_facts(own)}"
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{facts}")
         costs = own[own.hidden == "subject"].sort_values("revealed")["mean"]
         says.append(
-            f"{panel.title}, hiding the subject costs {costs.iloc[0]:.0f} nats first, {costs.iloc[-1]:.0f} last"
+            f"{panel.title}, hiding the subject costs {number(costs.iloc[0])} nats first, {number(costs.iloc[-1])} last"
         )
     _lines(figure, grid, used, "nats lost of what is to come", "answer tokens revealed", columns=2)
     return Drawing(figure, {"courses": "; ".join(says)})
@@ -412,56 +435,64 @@ def hand_over(table, *, models):
 
 TESTS = ("p2d_same", "p2d_reverse", "d2p_same", "d2p_reverse", *KNOWN)
 HIDDEN = {
-    "from": ("hidden from this step on", (VERMILLION, "s", "-")),
-    "until": ("hidden up to this step", (BLUE, "o", "-")),
+    "from": ("subject hidden from this step on", (VERMILLION, "s", "-")),
+    "until": ("subject hidden up to this step", (BLUE, "o", "-")),
 }
+
+
+MODULES = {"mlp": (PURPLE, "^", -0.12), "attn": (GREEN, "D", 0.12)}
 
 
 @styled
 def hidden_steps(table, *, models):
-    """Recall of the finished answer where the subject is hidden for some of the steps; below, single modules there."""
+    """Recall of the finished answer where the subject is hidden for some of the steps.
+
+    Below, where it is seen but the output of one module at its tokens is hidden at all steps, layer by layer.
+    """
     table = table[(table.reading == "recalled") & (table.model == first_of(models, "diffusion"))]
     table = table[table.seed == table.seed.min()]
-    whole, modules = table[table.kind == "subject"], table[table.kind != "subject"]
+    whole, modules = table[table.kind == "subject"], table[(table.kind != "subject") & (table.hidden == "from")]
+    modules = modules[modules.step == modules.step.min()]
     tests = [split for split in TESTS if split in set(whole.split)]
     if not tests:
         return nothing(NO_TRACES)
-    kinds = [kind for kind in vocabulary.WINDOWED if kind in set(modules.kind)]
-    figure, used, says = blank(170 + 110 * len(kinds)), {}, []
-    grid = figure.subplots(
-        1 + len(kinds), len(tests), squeeze=False, sharey="row", height_ratios=[120] + [100] * len(kinds)
-    )
+    rows = 1 + bool(len(modules))
+    figure, used, says = blank(60 + 125 * rows), {}, []
+    grid = figure.subplots(rows, len(tests), squeeze=False, sharey=True)
     for axes, split in zip(grid[0], tests, strict=True):
         own = whole[whole.split == split]
         for way, (label, look) in HIDDEN.items():
             used[label] = _curve(axes, own[own.hidden == way], "step", look)
-        about = ANY_SPLIT[split]
-        how = {"same": "as taught", "reverse": "in reverse", "known": TRAINED.get(split)}[about.trained]
-        axes.set_title(f"{about.asks}s\n{how}\n{_facts(own)}")
-        axes.set_ylim(-0.03, 1.03)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_title(f"{_two_lines(split)}\n{_facts(own)}")
         axes.set_xlabel("denoising step", labelpad=1)
         late = own[(own.hidden == "until") & (own["mean"] >= 0.5)].step.max()
-        says.append(f"{about.asks}s {about.trained}, half are right if it is hidden up to step {late:.0f}")
-    grid[0, 0].set_ylabel("recall")
-    image = None
-    for axes_row, kind in zip(grid[1:], kinds, strict=True):
-        for axes, split in zip(axes_row, tests, strict=True):
-            own = modules[(modules.split == split) & (modules.kind == kind)]
-            if own.empty:
-                axes.set_axis_off()
-                continue
-            cells = own.pivot_table(index="layer", columns=["hidden", "step"], values="mean")
-            image = axes.imshow(cells, cmap=HEAT, vmin=0, vmax=1, aspect="auto", origin="lower")
-            axes.set_xticks(range(cells.shape[1]), [f"{way}\n{step:.0f}" for way, step in cells.columns])
-            axes.tick_params(length=0)
-        axes_row[0].set_ylabel(f"{KINDS[kind]}: layer")
-    if image is not None:
-        bar = figure.colorbar(image, ax=list(grid[1:].flat), aspect=22, fraction=0.03, pad=0.02)
-        bar.set_label("recall, output hidden")
-        bar.outline.set_visible(False)
+        says.append(f"{phrase(split)}, half are right if it is hidden up to step {late:.0f}")
+    for axes, split in zip(grid[1] if rows > 1 else (), tests, strict=False):
+        own = modules[modules.split == split]
+        for kind, (color, marker, shift) in MODULES.items():
+            some = own[own.kind == kind].sort_values("layer")
+            if len(some):
+                at = some.layer.astype(float) + shift
+                axes.vlines(at, some.ci_low, some.ci_high, color=color, linewidth=0.8, alpha=0.5)
+                label = f"{KINDS[kind]} of one layer hidden at all steps"
+                used[label] = axes.plot(at, some["mean"], marker, color=color, markersize=4)[0]
+                worst = some.loc[some["mean"].idxmin()]
+                share = percent(worst["mean"])
+                says.append(f"{phrase(split)}, {share} right without the {KINDS[kind]} of layer {worst.layer:.0f}")
+        axes.set_title(_facts(own))
+        axes.set_xlabel("layer", labelpad=1)
+    for axes in grid.flat:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_formatter(lambda share, _: percent(share))
+        axes.set_ylim(-0.03, 1.03)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("answers right")
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2)
     return Drawing(figure, {"tests": "; ".join(says)})
+
+
+def _two_lines(split):
+    return phrase(split).replace("s ", "s\n", 1)
 
 
 def trace_map(trace, *, family="diffusion", asks="description", kind="state"):
