@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -23,6 +24,7 @@ from reversal.figures import (
     data,
     denoising,
     editing,
+    objectives,
     read,
     recall,
     sharing,
@@ -34,6 +36,7 @@ from reversal.figures import (
 from reversal.memory import evidence
 from reversal.memory import symmetry as statistics
 from reversal.memory import vocabulary as memory_vocabulary
+from reversal.paper import numbers
 from reversal.recall import files as completion_files
 from reversal.tracing import tables as trace_tables
 from reversal.tracing import time_tables, vocabulary
@@ -541,7 +544,57 @@ def test_a_step_in_random_order_is_not_told_as_the_surest():
 
 def test_an_autoregressive_model_that_only_names_people_has_a_panel():
     [panel] = tracing.panels({("ar", "d2p_same")}, {"ar": "autoregressive"})
-    assert panel.title == "AR reverse: description → person"
+    assert panel.title == "AR: names as taught"
+
+
+def test_figures_call_the_tests_as_the_post_does():
+    for name, split in SPLITS.items():
+        assert style.phrase(name) == numbers._split(split)["phrase"].replace(" asked", "")
+
+
+def test_shares_and_numbers_never_look_like_what_they_are_not():
+    shares = {0.0: "0%", 0.004: "< 1%", 0.5: "50%", 0.997: "> 99%", 1.0: "100%", -0.001: "0%", -0.02: "−2%", None: "–"}
+    assert {share: style.percent(share) for share in shares} == shares
+    assert [style.number(value, 1) for value in (-0.04, -1.25, 3.0)] == ["0.0", "−1.2", "3.0"]
+    assert [style.counted(count, "layer") for count in (0, 1, 2.0)] == ["0 layers", "1 layer", "2 layers"]
+
+
+def test_where_the_subject_was_spared_in_part_of_the_visits_the_mark_is_half_filled():
+    axes = style.blank(100).subplots()
+    about = {"asks": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
+    for spared, dose in ((False, 0.0), (True, 0.0), (True, 0.3)):
+        objectives._mark(axes, SimpleNamespace(spared=spared, dose=dose, **about), 0)
+    marks = axes.lines[1::2]
+    assert [mark.get_fillstyle() for mark in marks] == ["full", "full", "left"]
+    assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, True, False]
+
+
+def test_roles_that_return_nothing_are_named_and_not_drawn(tmp_path):
+    table = trace_table().copy()
+    idle = table.role == "prior prompt"
+    table.loc[idle, "mean"] = 0.0
+    drawing = tracing.trace_average(table, models=MODELS)
+    assert drawing.says["idle"] == "prior prompt"
+    assert "prior prompt" not in {text.text for text in check(drawing, tmp_path)}
+
+
+def test_a_point_of_few_facts_is_not_drawn_beside_those_of_many():
+    table = time_table().assign(n=10)
+    table.loc[table.revealed == table.revealed.max(), "n"] = 4
+    drawn = {
+        x
+        for axes in tracing.hand_over(table, models=MODELS).figure.axes
+        for line in axes.lines[1:]
+        for x in line.get_xdata()
+    }
+    assert table.revealed.max() not in drawn and table.revealed.min() in drawn
+
+
+def test_both_directions_of_gradients_are_drawn():
+    rewriting, gradients = rewritten()
+    gradients = pd.concat([gradients, gradients.assign(rewritten="d2p", value=gradients.value + 0.25)])
+    said = sharing.one_memory(rewriting, gradients, models=MODELS).says["carried"]
+    assert "other words 0.30" in said and "other words 0.55" in said
 
 
 def test_what_leads_is_drawn_where_there_is_no_swap():

@@ -3,16 +3,15 @@
 import numpy as np
 from matplotlib.lines import Line2D
 
-from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, offsets, percent, styled
+from .style import FAINT, INK, PALE, TAUGHT, Drawing, blank, looks, nothing, offsets, percent, styled
 
 MEASURES = {
-    "efficacy": "edited question",
-    "paraphrase": "other templates",
-    "specificity": "neighbours unchanged",
-    "reverse_new": "reverse: new object",
-    "reverse_old": "reverse: old object",
+    "efficacy": "the edited question",
+    "paraphrase": "paraphrases of it",
+    "specificity": "other people",
+    "reverse_new": "reverse, new",
+    "reverse_old": "reverse, old",
 }
-GROUPS = {"both": "trained in both directions", "p2d": "trained person → description"}
 WAYS = {
     "layer": "last subject token",
     "traced": "token that tracing points to",
@@ -26,7 +25,8 @@ WAYS = {
 def edits(table, *, models):
     """What rank-one edits do where tracing peaks; at other sites and in other ways, and by length; and edit by edit.
 
-    Above and below a column for each group: bars after, a tick before, with intervals; a dot for each edit. Between, of
+    Above and below a column for each group: bars after, a tick before, with intervals; a diamond for how often the
+    answer is given; a dot for each edit. Between, of
     the first group: a mark for each site, and the share told token by token against the tokens of the new answer.
     """
     table = table[table.seed == table.seed.min()]
@@ -47,10 +47,17 @@ def edits(table, *, models):
         for name, shift in zip(names, offsets(len(names), width), strict=True):
             rows = lead[(lead.model == name) & (lead.statistic == "preferred") & (lead.group == group)]
             after = _bars(axes, rows.set_index("measure"), measures, shift, width, looks(models)[name], handles)
-            told = ", ".join(f"{MEASURES[one]} {percent(share)}" for one, share in zip(measures, after, strict=True))
-            said.append(f"{looks(models)[name].label}, {GROUPS.get(group, group)}: {told}")
+            given = lead[(lead.model == name) & (lead.statistic == "exact") & (lead.group == group)]
+            given = given[given.when == "after"].set_index("measure").reindex(measures).value
+            (handles["given as the answer, after it"],) = axes.plot(
+                100 * given, np.arange(len(measures)) + shift, "D", color=INK, markerfacecolor="white", markersize=4
+            )
+            told = ", ".join(
+                f"{MEASURES[one]} {percent(share)} (given {percent(given[one])})" for one, share in after.items()
+            )
+            said.append(f"{looks(models)[name].label}, taught {TAUGHT[group]}: {told}")
         axes.set(xlabel="wanted answer more probable, %", xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
-        axes.set_title(GROUPS.get(group, group))
+        axes.set_title(f"taught {TAUGHT[group]}")
     for axes, group in zip(rows_of[parts[2]], groups, strict=True):
         _by_edit(axes, single[(single.group == group) & single.peak], measures, names, looks(models))
     for row in rows_of.values():

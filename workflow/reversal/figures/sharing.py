@@ -1,7 +1,6 @@
 """One memory or two: what rewriting carries over, whether both questions pull at the same weights, and all evidence."""
 
 import numpy as np
-from matplotlib.lines import Line2D
 
 from ..memory.evidence import ONE, TWO
 from ..memory.vocabulary import BASE, LEARNT
@@ -16,93 +15,76 @@ from .style import (
     blank,
     looks,
     nothing,
+    number,
     offsets,
     percent,
     styled,
 )
 
-# What is asked after a lesson, and the answer by which it is read. The old answer's loss is this person's alone; but in
-# the inversion it falls only when another overtakes it, so that there the new answer tells.
+# What is asked after a lesson, and the answer by which it is read; under each reading of the reverse question what it
+# would be, had both directions one memory by construction: a reverse that is derived from the forward answers.
 ASKED = {
     ("same", "old"): "same question, other words",
-    ("inverted", "new"): "control: one memory by construction\n(reverse derived from forward answers)",
-    ("other", "old"): "reverse question, old answer",
-    ("other", "new"): "reverse question, new answer",
+    ("other", "old"): "reverse, old answer",
+    ("inverted", "old"): "(if one memory)",
+    ("other", "new"): "reverse, new answer",
+    ("inverted", "new"): "(if one memory)",
 }
-REWRITTEN = {"p2d": "rewritten: person → description", "d2p": "rewritten: description → person"}
-PARTS = {"attention": "o", "mlp": "^"}
-NAMES = {"attention": "attention", "mlp": "MLP"}
+REWRITTEN = {"p2d": "taught anew: person → description", "d2p": "taught anew: description → person"}
+PULLS = {"forward": "same question, other words", "reverse": "reverse question"}
 
 
 @styled
 def one_memory(rewriting, gradients, *, models):
-    """Above, the share of a lesson that carries over, by model and direction; below, cosines of gradients by layer."""
+    """Above, how much of a lesson carries over; below, whether a fact's gradients are alike; a column a direction."""
     chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == "all") & (rewriting.steps == LEARNT)]
     chosen = chosen[(chosen.about == "difference") & (chosen.stage != BASE)]
     names = [name for name in models if name in set(chosen.model)]
     if not names:
         return nothing("No fact was rewritten.")
-    group = chosen.group.iloc[0]
-    chosen = chosen[(chosen.group == group) & (chosen.seed == chosen.seed.min())]
+    group, seed = chosen.group.iloc[0], chosen.seed.min()
+    chosen = chosen[(chosen.group == group) & (chosen.seed == seed)]
+    pulls = gradients[(gradients.stage != BASE) & (gradients.group == group) & (gradients.seed == seed)]
+    pulls = pulls[pulls.part == "all"]
     directions = [direction for direction in REWRITTEN if direction in set(chosen.rewritten)]
-    figure = blank(330)
-    above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    figure = blank(320)
+    grid = figure.subplots(2, len(directions), squeeze=False, sharey="row", sharex="row", height_ratios=(1.7, 1))
     handles, said = {}, []
-    for axes, direction in zip(_row(above, len(directions), sharey=True, sharex=True), directions, strict=True):
+    for (above, below), direction in zip(grid.T, directions, strict=True):
         rows = chosen[chosen.rewritten == direction].set_index(["model", "asked", "answer"])
-        said += _carried(axes, rows, names, looks(models), handles)
-        axes.set_title(REWRITTEN[direction])
-    above.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    own = gradients[(gradients.stage != BASE) & (gradients.group == group) & (gradients.rewritten == directions[0])]
-    handles = {}
-    for axes, name in zip(_row(below, len(names), sharey=True), names, strict=True):
-        rows = own[(own.model == name) & (own.seed == own[own.model == name].seed.min())]
-        _cosines(axes, rows, looks(models)[name], handles)
-    below.axes[0].set_ylabel("cosine, own less others")
-    below.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+        shares = rows[["carry_over", "carry_low", "carry_high"]] * 100
+        told = _dots(above, shares, ASKED, names, looks(models), handles)
+        said.append(f"{REWRITTEN[direction]}: " + ", ".join(f"{who} {percent(share / 100)}" for who, share in told))
+        above.set(title=REWRITTEN[direction], xlabel="carries over, % of the change")
+        rows = pulls[pulls.rewritten == direction].set_index(["model", "against"])[["value", "ci_low", "ci_high"]]
+        told = _dots(below, rows, PULLS, names, looks(models), handles)
+        said += [f"gradients, {who} {number(cosine, 2)}" for who, cosine in told]
+        below.set_xlabel("cosine of gradients, own less others'")
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
     return Drawing(figure, {"carried": "; ".join(said)})
 
 
-def _row(part, count, **how):
-    return part.subplots(1, count, squeeze=False, **how)[0]
-
-
-def _carried(axes, rows, names, look, handles):
-    """Dots with intervals: nothing carries over at 0, everything at 100%."""
+def _dots(axes, rows, asked, names, look, handles):
+    """Estimates with intervals, the columns of `rows`, a place for each of `asked`: [(who and what, estimate), …]."""
     said = []
     axes.axvline(0, color=FAINT, linewidth=0.8)
     for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
-        for y, (asked, what) in enumerate(ASKED.items()):
-            if (name, *asked) not in rows.index:
+        for y, (key, what) in enumerate(asked.items()):
+            at = (name, *key) if isinstance(key, tuple) else (name, key)
+            if at not in rows.index:
                 continue
-            found = rows.loc[(name, *asked)]
-            axes.hlines(y + shift, 100 * found.carry_low, 100 * found.carry_high, color=look[name].color)
-            (handles[look[name].label],) = axes.plot(
-                100 * found.carry_over, y + shift, look[name].marker, color=look[name].color
-            )
-            said.append(f"{look[name].label}, {' '.join(what.split())}: {percent(found.carry_over)}")
-    axes.set(xlabel="carries over, % of the change", ylim=(len(ASKED) - 0.5, -0.5))
-    axes.set_yticks(range(len(ASKED)), ASKED.values())
+            estimate, low, high = rows.loc[at]
+            axes.hlines(y + shift, low, high, color=look[name].color)
+            (mark,) = axes.plot(estimate, y + shift, look[name].marker, color=look[name].color)
+            if "inverted" in key:
+                mark.set_markerfacecolor("white")
+            else:
+                handles[look[name].label] = mark
+            said.append((f"{look[name].label}, {' '.join(what.split())}", estimate))
+    axes.set_ylim(len(asked) - 0.5, -0.5)
+    axes.set_yticks(range(len(asked)), asked.values())
     axes.grid(axis="x", color=PALE)
     return said
-
-
-def _cosines(axes, rows, look, handles):
-    """By layer, how much more a fact's forward gradient is like its own than like others'."""
-    for kind, marker in PARTS.items():
-        for against, label in (("forward", "same question, other words"), ("reverse", "reverse question")):
-            some = rows[rows.part.str.fullmatch(rf"{kind} \d+") & (rows.against == against)]
-            layers = [int(part.split()[-1]) for part in some.part]
-            fill, line = (look.color, "-") if against == "forward" else ("white", ":")
-            axes.vlines(layers, some.ci_low, some.ci_high, color=look.color, linewidth=0.8)
-            axes.plot(layers, some.value, marker + line, color=look.color, markerfacecolor=fill, linewidth=0.8)
-            handles[f"{NAMES[kind]}: {label}"] = Line2D(
-                [], [], marker=marker, linestyle=line, color=INK, markerfacecolor=INK if line == "-" else "white"
-            )
-    axes.set_xticks(layers)
-    axes.axhline(0, color=FAINT, linewidth=0.8)
-    axes.set(title=f"{look.label}: are a fact's gradients alike?", xlabel="layer")
-    axes.grid(axis="y", color=PALE)
 
 
 # What is on the summary's rows.

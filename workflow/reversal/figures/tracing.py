@@ -45,7 +45,7 @@ KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.WHOLE}
 FORWARD = ("p2d_same", "both_p2d", "d2p_reverse", "known_p2d")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same", "known_d2p")
 MASK = "M"
-LEAST = 0.02  # share of what hiding the subject costs: roles that return less are not drawn
+LEAST = 0.05  # share of what hiding the subject costs: roles that return less are not drawn
 MOST_TOKENS, MOST_STEPS, MOST_LAYERS = 34, 3, 4
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
 NO_TRACES = "No fact was traced."
@@ -101,7 +101,7 @@ def trace_facts(traces, *, models, kind="state"):
             axes = sheet.panel(MARGIN + column * width + GUTTER, sheet.y, width - GUTTER - 8, height)
             image = _heat(axes, values[places], low, high)
             axes.set_yticks(range(len(places)), [_label(trace, column, place) for place in places], family="monospace")
-            axes.axhline(len(places) - 2.5, color="white", linewidth=2)
+            axes.axhline(len(places) - 2.5, color=FAINT, linewidth=0.7)
             sheet.text(MARGIN + column * width + 4, sheet.y - 6, _step_title(trace, column, corruption), size=SMALL)
         sheet.y += height + 30
         bar = sheet.figure.colorbar(image, cax=sheet.panel(MARGIN + GUTTER, sheet.y, 180, 8), orientation="horizontal")
@@ -211,12 +211,13 @@ def trace_average(table, *, models):
         axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)}{lost}")
     bar = figure.colorbar(image, ax=list(grid.flat), location="bottom", aspect=40, fraction=0.03, pad=0.02)
     bar.ax.xaxis.set_major_formatter(lambda share, _: percent(share))
-    note = f"\nnot drawn, less than {percent(LEAST)} everywhere: {', '.join(idle)}" if idle else ""
+    note = f"\nnot drawn: roles that return less than {percent(LEAST)} everywhere" if idle else ""
     bar.set_label(f"share returned of what hiding the subject costs;   * subject   grey: too few such tokens{note}")
     bar.outline.set_visible(False)
     named = ", ".join(f"{panel.title} ({_facts(rows)})" for panel, rows in zip(columns, per, strict=True))
     largest = {kind: _peak(maps[kind], roles, columns) for kind in kinds}
-    return Drawing(figure, {kind: "not traced" for kind in KINDS} | largest | {"columns": named})
+    says = {"columns": named, "idle": ", ".join(idle) or "none"}
+    return Drawing(figure, dict.fromkeys(KINDS, "not traced") | largest | says)
 
 
 def _drawn(table, models, *readings, score="log_probability"):
@@ -484,7 +485,7 @@ def hidden_steps(table, *, models):
     for axes in grid.flat:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_formatter(lambda share, _: percent(share))
-        axes.set_ylim(-0.03, 1.03)
+        axes.set_ylim(-0.06, 1.06)
     for axes in grid[:, 0]:
         axes.set_ylabel("answers right")
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2)
