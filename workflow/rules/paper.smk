@@ -9,7 +9,8 @@ MEASURED = [
     *(["prepare/train_mentions"] if "mentions" in READ else []),
     *(["read_backwards"] if "reversed" in READ else []),
     *(f"base_{model['base']}/{name}" for name, model in config["models"].items()),
-    *expand("room/{model}", model=FAMILIES),
+    *(f"tokenizer/{name}" for name, model in config["models"].items() if model["base"] == "pretrain"),
+    *expand("needs/{model}", model=FAMILIES),
     *expand(
         "{stage}/{trained}",
         stage=["untrained" if UNTRAINED else "finetune", "complete", "compare_likelihoods"],
