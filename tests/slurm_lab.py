@@ -44,7 +44,7 @@ ReturnToService=2
 JobRequeue=0
 SlurmdTimeout=10
 KillWait=3
-MinJobAge=600
+MinJobAge=3600
 SchedulerParameters=sched_interval=2,batch_sched_delay=0,bf_interval=5
 GresTypes=gpu
 NodeName=DEFAULT CPUs={cpus} RealMemory=100000 Gres=gpu:2 State=UNKNOWN
