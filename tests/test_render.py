@@ -212,7 +212,11 @@ def ended(step):
             "Too few facts have ",
             "beyond chance for",
         ),
-        ({"edits": untaken}, "Why do edits fail there? Once layer", "two entries can be set side by side"),
+        (
+            {"edits": untaken},
+            "Why do edits fail there? Of what hiding the subject costs",
+            "two entries can be set side by side",
+        ),
         ({}, "two entries can be set side by side", "Why do edits fail there?"),
         ({}, "a CKA of 0.15 would have been found four times in five among 20 facts of the MDM", "not even all of it"),
         ({}, "By the number of tokens of the new answer, 100% with 4 (n = 1) and 0% with 6 (n = 1) are told", "nan"),
@@ -231,7 +235,7 @@ def ended(step):
             "two memories, in the",
         ),
         ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
-        ({}, "of at most 0.90, p < 0.001, adjusted for both tests p < 0.001", "reaches 0"),
+        ({}, "of at most 0.90, p\xa0<\xa00.001, adjusted for both tests", "reaches 0"),
         (
             {"symmetry": faint},
             "beyond chance for names and descriptions, though the interval, which is about other such facts, reaches 0",

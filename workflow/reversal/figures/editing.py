@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from .style import FAINT, INK, PALE, TAUGHT, Drawing, blank, looks, nothing, offsets, percent, styled
 
@@ -103,7 +104,8 @@ def _by_length(axes, table, names, look, handles):
                 axes.plot(share.index, 100 * share, markersize=4, **how_drawn)
                 if how == "masked":
                     handles[WAYS[how]] = Line2D([], [], color=look[name].color, linestyle=line)
-    axes.set(title="long answers", xlabel="tokens of the new answer", ylabel="told, %", ylim=(-4, 104))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(title="answers by their length", xlabel="tokens of the new answer", ylabel="told, %", ylim=(-4, 104))
     axes.grid(axis="y", color=PALE)
 
 
