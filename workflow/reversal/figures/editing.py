@@ -27,8 +27,8 @@ def edits(table, *, models):
     """What rank-one edits do where tracing peaks; at other sites and in other ways, and by length; and edit by edit.
 
     Above and below a column for each group: bars after, a tick before, with intervals; a diamond for how often the
-    answer is given; a dot for each edit. Between, of
-    the first group: a mark for each site, and the share told token by token against the tokens of the new answer.
+    answer is given; a dot for each edit. Between, of the first group: a mark for each site, and the share told token by
+    token against the tokens of the new answer.
     """
     table = table[table.seed == table.seed.min()]
     single, every = table[table.fact.notna()], table[table.fact.isna()]
