@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from ..data.facts import SPLITS
-from ..memory.evidence import ABOUT, ONE, TWO, leading
+from ..memory.evidence import ABOUT, ONE, TWO, leading, verdict
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import judged, over_seeds
 
@@ -220,9 +220,11 @@ def _outcome(rows):
 def rewriting(sources):
     """What reaches the reverse question when a fact is rewritten in one direction, by model and direction taught.
 
-    Changes are in nats, `carry` are shares of the change of what was taught. `one_memory` is the control: the reverse
-    derived from forward answers, where both share one memory by construction. `most` is the largest share that an
-    interval of the reverse question allows; `gradients` are cosines of the two questions' gradients.
+    Changes are in nats; `carry` has the shares of what was taught that the reverse question's old answer loses and its
+    new one gains. `one_memory` has the same of the control: the reverse derived from forward answers, where both share
+    one memory by construction. `disturbed` says that the old answer loses and the new one does not gain but loses, too.
+    `gradients` has by direction how much more a fact's gradient is like its own reverse gradient than like others', and
+    the same of one question in other words; `telling` the directions where the latter is clearly something.
     """
     table, compared = sources.tables["rewriting"], sources.tables["gradients"]
     table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.steps == LEARNT)]
@@ -244,38 +246,42 @@ def rewriting(sources):
             (asked, answer): judged(over_seeds(part.carry_over, part.carry_low, part.carry_high))
             for (asked, answer), part in shares.groupby(["asked", "answer"], sort=False)
         }
-        one["carry"] = {answer: carried["other", answer] for answer in ("old", "new")}
-        one["same"], one["one_memory"] = carried["same", "old"], carried["inverted", "new"]
-        one["most"] = max(one["carry"][answer]["high"] for answer in one["carry"])
+        for name, asked in (("carry", "other"), ("one_memory", "inverted")):
+            one[name] = {answer: carried[asked, answer] for answer in ("old", "new")}
+        one["same"] = carried["same", "old"]
+        one["disturbed"] = one["carry"]["old"]["verdict"] == "more" and one["carry"]["new"]["verdict"] == "less"
         found["models"].setdefault(model, {"directions": {}})["directions"][direction] = one
     for model, own in found["models"].items():
         rows = compared[(compared.model == model) & (compared.stage != BASE) & (compared.group == found["group"])]
         whole = rows[rows.part == "all"]
         own["gradients"] = {
-            against: judged(over_seeds(part.value, part.ci_low, part.ci_high)) | {"p": part.p.max()}
-            for against, part in whole.groupby("against", sort=False)
+            direction: {
+                against: judged(over_seeds(part.value, part.ci_low, part.ci_high))
+                for against, part in some.groupby("against", sort=False)
+            }
+            for direction, some in whole.groupby("rewritten", sort=False)
         }
+        own["telling"] = [way for way, one in own["gradients"].items() if one["forward"]["verdict"] == "more"]
         looks = rows[rows.part == "attention to the subject"]
         own["attention"] = judged(over_seeds(looks.value, looks.ci_low, looks.ci_high)) | {"p": looks.p.max()}
-        own["most"] = max(one["most"] for one in own["directions"].values())
+        own["most"] = max(one["carry"]["new"]["high"] for one in own["directions"].values())
+        own["least"] = min(one["one_memory"]["new"]["estimate"] for one in own["directions"].values())
         own["verdict"] = memories(own)
     return found
 
 
 def memories(own):
-    """What a model's carry-over says: "two" memories, "one", "partly" shared, or "unclear".
+    """What a model's carry-over of new answers says: "two" memories, "one", "partly" shared, or "unclear".
 
-    Two, where the control shows that sharing would have been seen and no interval of the reverse question allows a
-    tenth of it; one, where all are above a half.
+    Each direction is judged against its own control, as among the other evidence.
     """
-    shares = [share for one in own["directions"].values() for share in one["carry"].values()]
-    if any(math.isnan(share["low"]) for share in shares):
+    said = set()
+    for one in own["directions"].values():
+        found, control = one["carry"]["new"], one["one_memory"]["new"]
+        said.add(verdict(*(found[end] / control["estimate"] for end in ("low", "high")), control["low"]))
+    if said <= {"unclear", "blind"} or len(said) > 1 and said & {"unclear", "blind"}:
         return "unclear"
-    if own["most"] < 0.1 and all(one["one_memory"]["low"] > 0.1 for one in own["directions"].values()):
-        return "two"
-    if all(share["low"] > 0.5 for share in shares):
-        return "one"
-    return "partly" if any(share["low"] > 0 for share in shares) else "unclear"
+    return said.pop() if len(said) == 1 else "partly"
 
 
 def evidence(sources):

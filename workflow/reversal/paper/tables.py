@@ -305,16 +305,15 @@ def rewriting(numbers):
     """What a rewritten fact does to its own question, to its reverse, and to the reverse of others."""
     taught = {"p2d": "person to description", "d2p": "description to person"}
     head = _head(
-        *("Model, taught again", "Its question, new answer", "Its reverse, old answer", "Others' reverse"),
-        *("Carries over", "If one memory", "Facts"),
+        *("Model, taught again", "Its question gains, nats", "Reverse: new answer gains", "If one memory"),
+        *("Reverse: old answer loses", "If one memory", "Facts"),
     )
     body = []
     for model, own in numbers["rewriting"]["models"].items():
         for direction, found in own["directions"].items():
-            changes = [found["changes"][name] for name in ("same_new_fact", "other_old_fact", "other_old_others")]
-            shares = [_share(found["carry"]["old"]), _share(found["one_memory"])]
+            shares = [_share(found[name][answer]) for answer in ("new", "old") for name in ("carry", "one_memory")]
             label = f"{numbers['study']['labels'][model]}, {taught[direction]}"
-            body.append([label, *(_estimate(change, 1) for change in changes), *shares, found["n"]])
+            body.append([label, _estimate(found["changes"]["same_new_fact"], 1), *shares, found["n"]])
     return Table(head, body, ("tables/rewriting.csv",))
 
 
