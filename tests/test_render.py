@@ -184,16 +184,16 @@ def ended(step):
     [
         (
             dict.fromkeys(TRACED, without("split.str.endswith('reverse')")),
-            "combinations of a person and a question we traced 18 of 18 in the MDM",
-            "Whichever way a fact was taught",
+            "people a test were traced: 18 answers of the MDM",
+            "maps of the two questions to the same people",
         ),
         (
             dict.fromkeys(TRACED, without("model == 'mdm'")),
-            "combinations of a person and a question we traced 0 of 0 in the MDM",
+            "people a test were traced: 0 answers of the MDM",
             "No answer of the MDM was traced",
         ),
         (
-            {"causal_trace": without("stage == 't2'")},
+            {"time": without("reading == 'each'")},
             "No answer of the MDM was traced at more than one step",
             "comes to cost",
         ),

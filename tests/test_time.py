@@ -197,6 +197,9 @@ def test_the_table_of_time_has_costs_shares_and_what_is_carried():
     assert list(table.columns) == time_tables.COLUMNS
     rests = table[(table.reading == "rests") & (table.stage == "t1") & (table.hidden == "subject")]
     assert rests["mean"].item() == pytest.approx(np.mean([20 + i for i in range(4)])) and rests.n.item() == 4
+    each = table[table.reading == "each"].set_index("stage")["mean"]  # of three tokens, then of one
+    assert each["t1"] == pytest.approx(21.5 / 3) and each["t2"] == pytest.approx(3.5)
+    assert each["change"] == pytest.approx(3.5 - 21.5 / 3)
     whole = table[(table.reading == "recalled") & (table.kind == "subject") & (table.step == 0)].set_index("hidden")
     assert whole["mean"]["from"] == 0 and whole["mean"]["until"] == 1
     assert 0 < whole.ci_high["from"] < 1  # of four people

@@ -419,14 +419,6 @@ def test_the_table_has_means_over_facts_and_ratios_of_means(traced, table):
         assert needed == pytest.approx(np.sum(lost) / np.sum(costs), abs=1e-4)
 
 
-def test_a_change_is_taken_fact_by_fact(traced, table):
-    later = [trace for trace in traced[1] if trace.about["t1"] != trace.about["t2"]]
-    gaps = [totals[-1] - totals[0] for totals in (effects.total(trace, "swap") for trace in later)]
-    whole = {"corruption": "swap", "score": "log_probability", "reading": "whole"}
-    row = value_of(table, **whole, kind="change", stage="t2")
-    assert row.n == len(later) and row.mean == pytest.approx(np.mean(gaps), abs=1e-4)
-
-
 def test_the_same_people_asked_both_ways_are_compared_fact_by_fact():
     rng = np.random.default_rng(0)
     forward, reverse = ([made_traces.trace(fact, rng=rng) for fact in facts] for facts in ("abcd", "bcde"))
@@ -440,6 +432,37 @@ def test_the_same_people_asked_both_ways_are_compared_fact_by_fact():
     row = value_of(rows, split="p2d_same", layer=0)
     assert row.n == 3 and row.mean == pytest.approx(np.mean(gaps), abs=1e-4)
     assert value_of(rows, split="p2d_reverse", layer=0).mean == pytest.approx(-row.mean)
+
+
+def test_a_site_that_most_people_lack_is_not_compared_and_all_others_are_at_once():
+    rng = np.random.default_rng(0)
+    roles = ["first subsequent", *made_traces.SOME_ROLES[1:]]
+    traces = [[made_traces.trace(f, rng=rng, roles=roles if f == "a" else made_traces.SOME_ROLES) for f in "abcd"]]
+    traces += [[made_traces.trace(fact, rng=rng, roles=roles) for fact in "abcd"]]
+    table = trace_tables.aggregate(dict(zip(("p2d_same", "p2d_reverse"), traces, strict=True)), model="m", seed=1)
+    rows = table[(table.reading == "turned") & (table.kind == "state") & (table.split == "p2d_same")]
+    assert "first subsequent" not in set(rows.role) and not set(rows.role) & set(TOGETHER)
+    first, other = ([trace.effects("swap", "state")[0, 2, 0] for trace in own] for own in traces)
+    alone = contrasts.mean(contrasts.Sample(np.subtract(first, other), range(4)))
+    row = value_of(rows, role="last subject", layer=0)
+    assert row.ci_high - row.ci_low > alone.high - alone.low
+
+
+def test_answer_and_subject_are_compared_fact_by_fact_and_severed_states_with_whole_ones():
+    traces = [made_traces.trace(fact, rng=np.random.default_rng(i)) for i, fact in enumerate("abcd")]
+    table = trace_tables.aggregate({"p2d_same": traces}, model="m", seed=1)
+    of = {"corruption": "swap", "layer": 1, "stage": "t1"}
+    place = made_traces.SOME_ROLES.index
+    states, severed = (
+        np.array([t.effects("swap", kind)[0, :, 1] for t in traces]) for kind in ("state", "severed_mlp")
+    )
+    handed = value_of(table, **of, reading="handed")
+    assert handed.mean == pytest.approx(
+        np.mean(states[:, place("whole answer")] - states[:, place("whole subject")]), abs=1e-4
+    )
+    kept = value_of(table, **of, reading="kept", kind="severed_mlp")
+    last = place("last subject")
+    assert kept.mean == pytest.approx(severed[:, last].sum() / states[:, last].sum(), abs=1e-4)
 
 
 def test_maps_tell_how_sure_how_concentrated_and_how_alike_they_are():
@@ -458,6 +481,20 @@ def test_maps_tell_how_sure_how_concentrated_and_how_alike_they_are():
     alike = states[(states.split == "p2d_same") & (states.statistic == "correlation")].set_index("other").value
     assert alike["seed_2"] == pytest.approx(1, abs=1e-3) and alike["d2p_reverse"] < 0.9
     assert states[(states.split == "p2d_same") & (states.statistic == "split_half")].value.item() > 0.99
+    ranks = states[(states.split == "p2d_same") & (states.statistic == "rank")].set_index("other")
+    assert ranks.value["seed_2"] == pytest.approx(1) and ranks.value["d2p_reverse"] < 0.9
+
+
+def test_the_subjects_plateau_ends_where_its_states_return_clearly_less():
+    rng = np.random.default_rng(0)
+    traces = [
+        made_traces.with_effects(
+            np.array([9, 9, 9, 2, 0]) + rng.normal(0, 0.5, 5), kind="state", role="whole subject", fact=f
+        )
+        for f in "abcdefgh"
+    ]
+    found = trace_tables.maps({1: {"p2d_same": traces}}, model="m", rng=rng)
+    assert list(found[(found.statistic == "plateau") & (found.kind == "state")].layer) == [0, 1, 2]
 
 
 def test_revealed_answers_have_no_role_before_there_are_any(spoken, table):

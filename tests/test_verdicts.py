@@ -70,16 +70,17 @@ def test_models_are_left_out_where_nothing_was_found_of_them():
     assert verdicts.having(models, found, "part") == models[:1]
 
 
-@given(st.floats(-1, 1), st.floats(-1, 1))
-def test_a_greater_correlation_never_reads_as_less_alike(one, other):
-    order = [*verdicts.LIKENESS, "not clearly alike", "at most loosely similar"]
-    low, high = (order.index(verdicts.likeness(effects(r))) for r in sorted((one, other)))
-    assert high <= low
-
-
 @pytest.mark.parametrize("found", [effects(0.99, enough=False, few=True), effects(0.99, enough=False)])
-def test_effects_that_can_not_be_compared_have_no_likeness_and_no_correlation(found):
-    assert verdicts.likeness(found) == "not comparable" and "r =" not in verdicts.correlation(found)
+def test_effects_that_can_not_be_compared_have_no_correlation(found):
+    assert "r =" not in verdicts.correlation(found) and verdicts.enough({"a": found, "b": effects(0.9)}).keys() == {"b"}
+
+
+@pytest.mark.parametrize(("taught", "asked", "clear"), [(0.95, 0.5, True), (0.5, 0.95, False), (0.7, 0.7, False)])
+def test_a_route_is_of_the_question_if_people_taught_either_way_share_it_and_two_questions_do_not(taught, asked, clear):
+    own = {"alike": {"name": effects(taught)}, "routes": {"p2d": effects(asked)}}
+    assert verdicts.of_question(own) is clear
+    assert verdicts.of_question(own | {"routes": {}}) is None
+    assert verdicts.of_question(own | {"alike": {"name": effects(0.95, enough=False)}}) is None
 
 
 def test_a_likeness_is_faint_only_where_a_significant_one_reaches_zero():
@@ -88,11 +89,6 @@ def test_a_likeness_is_faint_only_where_a_significant_one_reaches_zero():
 
     assert verdicts.faint({"names": found(True, -0.1), "descriptions": found(True, 0.2)})
     assert not verdicts.faint({"names": found(True, 0.1), "descriptions": found(False, -0.2)})
-
-
-def test_reasons_for_not_tracing_are_told_once():
-    models = {"a": {"untraced": ["not answered", "not needed"]}, "b": {"untraced": ["not answered"]}}
-    assert verdicts.reasons(models) == ["were not answered", "were not needed"]
 
 
 @given(st.floats(-1, 1), st.floats(-1, 1))

@@ -2,7 +2,8 @@
 
 import math
 
-from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS
+from ..common.contrasts import verdict
+from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
 from ..tracing.tables import SAME_QUESTION
 from ..tracing.vocabulary import CORRUPTIONS, STAGES, TOGETHER, WINDOWED, leading
 from .findings import judged, over_seeds
@@ -10,6 +11,7 @@ from .findings import judged, over_seeds
 SUBJECT, ANSWER = TOGETHER
 LAST = "last subject"
 SEVERED = ("severed_mlp", "severed_attn")
+EACH = {"first": STAGES[0], "last": STAGES[-1], "change": "change"}
 FEWEST_FACTS = 5  # below this, averages over facts are not compared in words
 
 
@@ -27,30 +29,34 @@ def tracing(sources):
         facts = {split: _outcomes(asked[asked.split == split]) for split in RECALL_SPLITS}
         traced = [split for split in RECALL_SPLITS if facts[split]["traced"]]
         parts = {split: own[own.split == split] for split in traced}
+        compared = [split for split in traced if facts[split]["traced"] >= FEWEST_FACTS]
+        sites = {split: _sites(_at_first(rows, main), _plateau(own_maps, split)) for split, rows in parts.items()}
         found["models"][model] = {
             "facts": facts,
             "traced": sum(count["traced"] for count in facts.values()),
-            "asked": sum(count["asked"] for count in facts.values()),
-            "untraced": [outcome for outcome in asked[asked.n > 0].outcome.unique() if outcome != "traced"],
-            "compared": [split for split in traced if facts[split]["traced"] >= FEWEST_FACTS] or traced,
             "total": _known({split: _totals(rows, main) for split, rows in parts.items()}),
-            "sites": _known({split: _sites(_at_first(rows, main)) for split, rows in parts.items()}),
+            "sites": _known(sites),
+            "where": _known({asks: _where_from(_known(sites), compared, asks) for asks in SAME_QUESTION}),
             "modules": _known({kind: _modules(_where(own_maps, kind=kind)) for kind in WINDOWED}),
-            "stages": _known({split: _stages(rows, main) for split, rows in parts.items()}),
-            "severed": _all_severed([_severed(_at_first(rows, main)) for rows in parts.values()]),
+            "severed": _known({split: _severed(_at_first(parts[split], main)) for split in compared}),
             "alike": _known({asks: _alike(own_maps, pair, facts) for asks, pair in SAME_QUESTION.items()}),
+            "routes": _known({group: _alike(own_maps, pair, facts) for group, pair in FORWARD_REVERSE.items()}),
             "turned": _known({group: _turned(own, pair) for group, pair in FORWARD_REVERSE.items()}),
             "sure": _sure(_where(own_maps, kind="state")),
             "seeds": _seeds(own_maps),
             "checks": {
-                split: _known({name: _check(rows, own_maps[own_maps.split == split], name, main) for name in present})
-                for split, rows in parts.items()
+                split: _known(
+                    {name: _check(parts[split], _where(own_maps, split=split), name, main, layer) for name in present}
+                )
+                for split, layer in ((split, site["layers"][-1]) for split, site in sites.items() if site)
             },
+            "each": _known({split: _each(_where(own_time, split=split), facts[split]) for split in compared}),
             "time": (time_of := _known({split: _time(own_time[own_time.split == split]) for split in traced})),
             "handed": _known({split: _handed(one) for split, one in time_of.items()}),
             "needed": _needed(list(time_of.values())),
         }
     found["any"] = any(own["traced"] for own in found["models"].values())
+    found["most"] = max(count["traced"] for own in found["models"].values() for count in own["facts"].values())
     return found
 
 
@@ -94,32 +100,53 @@ def _totals(rows, corruption):
     }
 
 
-def _best(rows):
-    """The layer with the greatest mean over seeds, and the finding there."""
-    if rows.empty:
-        return None
-    layer = rows.groupby("layer")["mean"].mean().idxmax()
-    return _cell(_where(rows, layer=layer)) | {"layer": int(layer)}
+def _plateau(maps, split):
+    """The layers in which the whole subject returns as much as in its best, in all seeds."""
+    rows = _where(maps, split=split, kind="state", statistic="plateau")
+    layers = [set(own.layer) for _, own in rows.groupby("seed")]
+    return sorted(map(int, set.intersection(*layers))) if layers else []
 
 
-def _sites(rows):
-    """The shares that states return and take away, at the layer where the whole subject returns most."""
+def _sites(rows, layers):
+    """The shares that states return and take away in the last of the layers where the whole subject returns most."""
     states = _where(rows, kind="state")
-    shares = _where(states, reading="recovered")
-    whole = _best(_where(shares, role=SUBJECT))
-    if whole is None or rows.empty:
+    if not layers or states.empty:
         return None
-    there = _where(states, layer=whole["layer"])
-    answer = _where(shares, role=ANSWER).groupby("layer")["mean"].mean()
-    subject = _where(shares, role=SUBJECT).groupby("layer")["mean"].mean()
-    over = [int(layer) for layer in answer.index if answer[layer] > subject.get(layer, math.inf)]
+    shares = _where(states, reading="recovered")
+    there = _where(states, layer=layers[-1])
+    subject = [_cell(_where(shares, role=SUBJECT, layer=layer))["estimate"] for layer in layers]
     return {
-        "whole": whole,
+        "layers": layers,
+        "subject": _ends(subject),
+        "whole": _cell(_where(there, reading="recovered", role=SUBJECT)),
         "last": _cell(_where(there, reading="recovered", role=LAST)),
         "needed": _cell(_where(there, reading="necessary", role=SUBJECT)),
-        "last_needed": _cell(_where(there, reading="necessary", role=LAST)),
-        # From this layer on, the places where the answer is read hold more of it than the subject does.
-        "handed": min(over) if over and over == list(range(min(over), int(answer.index.max()) + 1)) else None,
+        "answer": _cell(_where(shares, role=ANSWER, layer=0)),
+        "handed": _handed_from(_where(states, reading="handed")),
+    }
+
+
+def _handed_from(rows):
+    """The layer from which on the places where the answer is read clearly hold more of it than the subject does."""
+    found = None
+    for layer in sorted(rows.layer.unique(), reverse=True):
+        if _cell(_where(rows, layer=layer))["verdict"] != "more":
+            break
+        found = int(layer)
+    return found
+
+
+def _where_from(sites, compared, asks):
+    """What the subject's states return when a model is asked for something, and the answer's places in layer 0."""
+    found = [sites[split] for split in compared if split in sites and SPLITS[split].asks == asks]
+    layers = sorted(set.intersection(*(set(one["layers"]) for one in found))) if found else []
+    if not layers:
+        return None
+    early = [one["answer"]["estimate"] for one in found if one["answer"] and one["answer"]["verdict"] == "more"]
+    return {
+        "layers": layers,
+        "subject": _ends([one["subject"][end] for one in found for end in ("least", "most")]),
+        "answer": _ends(early) if len(early) == len(found) else None,
     }
 
 
@@ -128,34 +155,22 @@ def _modules(maps):
     peaks = _where(maps, statistic="peak")
     clear = peaks[peaks.place != "nowhere"]
     layers = sorted({int(layer) for layer in clear.layer})
-    return {"tests": len(peaks), "clear": len(clear), "layers": layers} if len(peaks) else None
+    found = {"tests": len(peaks), "clear": len(clear), "layers": layers, "here": int((clear.place == "here").sum())}
+    return found if len(peaks) else None
 
 
-def _stages(rows, corruption):
-    """What hiding the subject costs at t1 and at t2, in nats, and the change, fact by fact."""
-    rows = _where(rows, corruption=corruption, score="log_probability", reading="whole")
-    change = _cell(_where(rows, kind="change", stage=STAGES[-1]))
-    first, last = (_cell(_where(rows, kind="total", stage=stage)) for stage in (STAGES[0], STAGES[-1]))
-    return {"first": first, "last": last, "change": change} if change else None
+def _each(rows, count):
+    """What hiding the subject costs each token still to come, first and last, and how many answers have no last."""
+    rows = _where(rows, reading="each")
+    found = {name: _cell(_where(rows, stage=stage)) for name, stage in EACH.items()}
+    return found | {"left_out": count["traced"] - found["change"]["n"]} if all(found.values()) else None
 
 
 def _severed(rows):
-    """The shares that the last subject token's states return, whole and with either module above kept corrupted.
-
-    At the layer where they return most; None unless that is clearly something.
-    """
-    rows = _where(rows, reading="recovered", role=LAST)
-    best = _best(_where(rows, kind="state"))
-    if best is None or best["verdict"] != "more":
-        return None
-    left = {kind: _cell(_where(rows, kind=kind, layer=best["layer"])) for kind in SEVERED}
-    return {kind: one["estimate"] / best["estimate"] for kind, one in left.items()} if all(left.values()) else None
-
-
-def _all_severed(found):
-    """The ends of these shares over the tests, as parts of what the whole states return."""
-    found = [one for one in found if one]
-    return {kind: _ends([one[kind] for one in found]) for kind in SEVERED} if found else None
+    """What is left of what the last subject token's first state returns, with either module above kept corrupted."""
+    rows = _where(rows, reading="kept", role=LAST, layer=0)
+    found = {kind: _cell(_where(rows, kind=kind)) for kind in SEVERED}
+    return found if all(found.values()) else None
 
 
 def _ends(values):
@@ -163,21 +178,22 @@ def _ends(values):
 
 
 def _alike(maps, pair, facts):
-    """How alike the sites of one question are, whichever way its people were taught: hidden states."""
+    """How alike the maps of two tests' hidden states are; `ceiling` is of the rank correlation."""
     rows = _where(maps, split=pair[0], other=pair[1], kind="state")
-    found = {name: _where(rows, statistic=name) for name in ("correlation", "slope")}
+    found = {name: _where(rows, statistic=name) for name in ("correlation", "slope", "rank")}
     if any(part.empty for part in found.values()) or not all(facts[split]["traced"] for split in pair):
         return None
     spans = {name: over_seeds(part.value, part.ci_low, part.ci_high) for name, part in found.items()}
+    rank = {"rank": spans["rank"]["estimate"], "ceiling": found["rank"].ceiling.mean()}
+    slope = spans["slope"] | {"verdict": verdict(spans["slope"]["low"] - 1, spans["slope"]["high"] - 1)}
     few = min(facts[split]["traced"] for split in pair) < FEWEST_FACTS
-    known = not math.isnan(spans["correlation"]["estimate"])
-    return spans | {"ceiling": found["correlation"].ceiling.mean(), "few": few, "enough": known and not few}
+    known = not math.isnan(spans["correlation"]["low"])
+    return {"correlation": spans["correlation"], "slope": slope, **rank, "few": few, "enough": known and not few}
 
 
 def _turned(rows, pair):
     """At how many of the sites the same people's effects differ, asked forward and in reverse."""
     rows = _where(rows, split=pair[0], reading="turned", kind="state")
-    rows = rows[~rows.role.isin(TOGETHER)]
     if rows.empty:
         return None
     first = rows[rows.seed == rows.seed.min()]
@@ -202,13 +218,13 @@ def _seeds(maps):
     return {"least": rows.value.min(), "most": rows.value.max()} if len(rows) else None
 
 
-def _check(rows, maps, corruption, main):
+def _check(rows, maps, corruption, main, layer):
     """The picture under one corruption: what it costs, what the whole subject returns, how alike its map is."""
     rows = _at_first(rows, corruption)
     cost = _cell(_where(rows, reading="whole", kind="total"))
     if cost is None:
         return None
-    share = _best(_where(rows, reading="recovered", kind="state", role=SUBJECT))
+    share = _cell(_where(rows, reading="recovered", kind="state", role=SUBJECT, layer=layer))
     alike = _where(maps, kind="state", statistic="correlation", other=corruption)
     return {
         "cost": cost,
@@ -231,13 +247,14 @@ def _rests(rows):
         if subject:
             others = ("revealed", "both", "excess")
             found[stage] = {"subject": subject} | {one: _cell(_where(own, hidden=one, kind="swap")) for one in others}
+            found[stage]["excess_of_masks"] = _cell(_where(own, hidden="excess", kind="mask"))
     return found
 
 
 def _handed(found):
     """What the last token rests on, where all of it was asked."""
     last = found.get("rests", {}).get(STAGES[-1])
-    return last if last and all(last.values()) else None
+    return last if last and last["excess"] else None
 
 
 def _needed(found):
@@ -251,6 +268,7 @@ def _needed(found):
         "until": _ends([one["until"] for one in recalled]),
         "since": _ends([one["from"] for one in recalled]),
         "steps": max(one["steps"] for one in recalled),
+        "apart": max(one["apart"] for one in recalled),
         "carried": _ends(carried),
     }
 
@@ -267,6 +285,7 @@ def _recalled(rows):
     found = {
         "hidden": _cell(_where(since, step=0)),
         "steps": int(rows.step.max()),
+        "apart": int(rows.step.drop_duplicates().sort_values().diff().max()),
         "until": int(max(spared, default=0)),
         "from": int(max(needed, default=0)),
     }

@@ -170,6 +170,13 @@ def layers(numbers):
     return Markup("layers " if len(numbers) > 1 else "layer ") + listed(numbers)
 
 
+def span(numbers):
+    """`up to layer 4`, or `from layer 2 to layer 4`: whole numbers side by side."""
+    least, most = min(numbers), max(numbers)
+    start = "up to layer " if least == 0 else "in layer " if least == most else f"from layer {least} to layer "
+    return Markup(start) + str(most)
+
+
 def plain(value):
     """A number in its shortest form."""
     return Markup(f"{value:g}".replace("-", MINUS))
@@ -187,5 +194,5 @@ def _beside(shown, ends):
 _NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
 FILTERS = {
     function.__name__: function
-    for function in (*_NUMBERS, duration, rounded, signed, spelt, code, listed, share, at_most)
+    for function in (*_NUMBERS, duration, rounded, signed, span, spelt, code, listed, share, at_most)
 }

@@ -10,6 +10,7 @@ from ..models.families import FAMILIES
 from ..tracing.vocabulary import CORRUPTIONS
 from . import phrases
 
+RESTS_ON = ("subject", "revealed", "both", "excess")
 BY_QUESTION = ("d2p_same", "p2d_reverse", "p2d_same", "d2p_reverse")
 
 
@@ -183,14 +184,27 @@ def traced(numbers):
                     _estimate(found["contrast"], 1) if found["contrast"] else "–",
                     Markup(" → ").join(likely),
                     _share(recalled["hidden"]) if recalled else "–",
-                    _share(site["whole"])
-                    + Markup("<br><small>layer ")
-                    + str(site["whole"]["layer"])
-                    + Markup("</small>"),
+                    _share(site["whole"]) + Markup("<br><small>layer ") + str(site["layers"][-1]) + Markup("</small>"),
                     *(_share(site[part]) if site[part] else "–" for part in ("last", "needed")),
                 ]
             body.append([f"{label}, {_phrase(numbers, split)}", f"{count['traced']} of {count['asked']}", *shown])
     return Table(head, body, ("tables/traced_facts.csv", "tables/causal_trace.csv", "tables/time.csv"))
+
+
+def handed(numbers):
+    """What tokens still to come rest on, each of them first and last, and the last ones altogether."""
+    head = _head(
+        *("Model, questions", "Facts", "Each, at first", "Each, at last", "Subject hidden", "Revealed replaced"),
+        *("Both", "Beyond the sum"),
+    )
+    body = []
+    for label, own in _traced(numbers):
+        for split, each in own["each"].items():
+            last = own["handed"].get(split)
+            shown = [each["first"], each["last"]] + [last and last[part] for part in RESTS_ON]
+            cells = (_estimate(found, 1) if found else "–" for found in shown)
+            body.append([f"{label}, {_phrase(numbers, split)}", each["change"]["n"], *cells])
+    return Table(head, body, ("tables/time.csv",))
 
 
 def checks(numbers):
@@ -378,6 +392,7 @@ TABLES = {
     "likelihood": likelihood,
     "traced": traced,
     "checks": checks,
+    "handed": handed,
     "symmetry": symmetry,
     "edits": edits,
     "settings": settings,

@@ -2,10 +2,8 @@
 
 from markupsafe import Markup
 
-from ..tracing.vocabulary import UNTRACED
 from . import phrases
 
-LIKENESS = {"nearly the same": 0.9, "similar": 0.6}  # by the least correlation that its interval allows
 TAKEN = 0.5  # the least share of edits
 
 
@@ -43,28 +41,31 @@ def having(models, found, part=None):
 
 def parts(found, name):
     """The same part of each finding that has it: {item: part}."""
-    return {item: one[name] for item, one in found.items() if name in one}
-
-
-def likeness(found):
-    """How alike two maps of effects are, by the interval of their correlation, where they can be compared."""
-    if not found["enough"]:
-        return "not comparable"
-    low, high = (found["correlation"][end] for end in ("low", "high"))
-    unlike = "at most loosely similar" if phrases.known(high) and high < min(LIKENESS.values()) else "not clearly alike"
-    return next((words for words, least in LIKENESS.items() if phrases.known(low) and low >= least), unlike)
+    return {item: one[name] for item, one in found.items() if one.get(name) is not None}
 
 
 def correlation(found):
     """`r = 0.93 [0.88, 0.98]`, or why there is none to tell."""
-    if likeness(found) != "not comparable":
+    if found["enough"]:
         return "r = " + phrases.estimate(found["correlation"])
     return "too few facts" if found["few"] else "the maps tell nothing but noise"
 
 
-def reasons(models):
-    """Why questions were not traced in some of the models."""
-    return [UNTRACED[outcome] for outcome in dict.fromkeys(one for own in models.values() for one in own["untraced"])]
+def enough(alike):
+    """The comparisons of maps that have enough facts."""
+    return {name: found for name, found in alike.items() if found["enough"]}
+
+
+def of_question(own):
+    """Whether the route of recall is clearly of the question rather than of the way facts were taught; None: unknown.
+
+    It is if maps of one question, about people taught either way, are more alike than maps of the two questions to the
+    same people, whichever of each are compared.
+    """
+    taught, asked = (list(own[name].values()) for name in ("alike", "routes"))
+    if not taught or not asked or not all(found["enough"] for found in (*taught, *asked)):
+        return None
+    return min(one["correlation"]["low"] for one in taught) > max(one["correlation"]["high"] for one in asked)
 
 
 def faint(concepts):
@@ -77,5 +78,5 @@ def takes(share):
     return share >= TAKEN
 
 
-_SAID = (each, by_verdict, by_model, having, parts, likeness, correlation, reasons, faint, takes)
+_SAID = (each, by_verdict, by_model, having, parts, correlation, enough, of_question, faint, takes)
 FUNCTIONS = {function.__name__: function for function in _SAID}

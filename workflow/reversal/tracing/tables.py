@@ -6,7 +6,7 @@ import pandas as pd
 from ..common import contrasts, intervals
 from ..data.facts import ANY_SPLIT, FORWARD_REVERSE, KNOWN
 from .effects import at_first, indirect, necessary, total
-from .vocabulary import CORRUPTIONS, ROLES, SCORES, SINGLE_ROLES, STAGES, WHOLE, WINDOWED, leading
+from .vocabulary import CORRUPTIONS, KINDS, ROLES, SCORES, SINGLE_ROLES, STAGES, TOGETHER, WHOLE, WINDOWED, leading
 
 KEYS = ["model", "seed", "split", "direction", "kind", "window", "corruption", "score", "reading", "stage", "layer"]
 COLUMNS = [*KEYS, "role", "n", "mean", "ci_low", "ci_high"]
@@ -25,10 +25,11 @@ def aggregate(traces_by_split, *, model, seed):
     """The rows of the study's table of traces, of one model: means over the facts of each split, with 95% intervals.
 
     By `reading`, a site's `mean` is what restoring it returns ("indirect"), the share that is of the total effect
-    ("recovered"), the share that is lost where it alone is as if the subject were hidden ("necessary"), or by how much
-    the first exceeds that of the same people asked the other way round ("turned"). Reading "whole" has no site: its
-    kinds are the "clean" and the "corrupted" score, "total", their difference, and "change", what that has more than at
-    t1, fact by fact. Shares are ratios of means. n counts facts.
+    ("recovered"), the share that is lost where it alone is as if the subject were hidden ("necessary"), the share of
+    what its state returns that is left with modules severed ("kept"), by how much it returns more than the subject in
+    the same layer ("handed", of the whole answer's places), or more than asked the other way round about the same
+    people ("turned"); intervals of the last two hold at all sites at once. Reading "whole" has no site: its kinds are
+    the "clean" and the "corrupted" score and "total", their difference. Shares are ratios of means. n counts facts.
     """
     frames = [
         frame.assign(split=split)
@@ -67,13 +68,12 @@ def _stage(traces, corruption, score, stage):
             yield from _sites(known, about | {"kind": kind, "window": window if kind in WINDOWED else 1})
 
 
-SCORED = ["clean", "corrupted", "total", "change"]
+SCORED = ["clean", "corrupted", "total"]
 
 
 def _score(trace, corruption, score, part, i):
-    if part in ("total", "change"):
-        totals = total(trace, corruption, score)
-        return totals[i] if part == "total" else totals[i] - totals[0] if i else np.nan
+    if part == "total":
+        return total(trace, corruption, score)[i]
     return trace.arrays[f"{score}.clean" if part == "clean" else f"{score}.{corruption}.corrupted"][i]
 
 
@@ -91,6 +91,8 @@ def _sites(known, about):
     if score == "probability":
         return
     yield _table(effects, contrasts.ratio(effects, costs), axes, about | {"reading": "recovered"})
+    if score == "log_probability" and about["stage"] == STAGES[0]:
+        yield from _beside(own, effects, corruption, kind, about)
     if score == "log_probability" and all(
         trace.runs(corruption, kind, reading="necessary") is not None for trace, _ in own
     ):
@@ -98,6 +100,23 @@ def _sites(known, about):
         if about["window"] in (1, own[0][0].windows[0]) and about["stage"] == STAGES[0]:
             lost = np.array([one[0] for one in lost])
             yield _table(lost, contrasts.ratio(lost, costs), axes, about | {"reading": "necessary"})
+
+
+def _beside(own, effects, corruption, kind, about):
+    """Tables of one site's effects (facts, roles, L) at t1 beside another's: of modules severed, of the subject."""
+    layers = range(effects.shape[-1])
+    if KINDS[kind].severed:
+        last = ROLES.index("last subject")
+        states = at_first([trace for trace, _ in own], corruption, KINDS[kind].restored)[0]
+        if len(states) == len(effects):
+            kept = contrasts.ratio(effects[:, last], states[:, last])
+            yield _table(
+                effects[:, last], kept, {"role": ["last subject"], "layer": layers}, about | {"reading": "kept"}
+            )
+    elif kind == "state":
+        subject, answer = (effects[:, ROLES.index(role)] for role in TOGETHER)
+        more = contrasts.band(answer - subject, rng=np.random.default_rng(0))
+        yield _table(answer - subject, more, {"role": TOGETHER[1:], "layer": layers}, about | {"reading": "handed"})
 
 
 def _runs(trace, corruption, kind, how):
@@ -112,15 +131,17 @@ def _turned(traces_by_split, pair):
     corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
     for split, other in (pair, pair[::-1]):
         for kind in WHOLE:
-            found = [at_first(traces_by_split[one], corruption, kind) for one in (split, other)]
-            effects = [dict(zip([trace.about["fact"] for trace in own], values, strict=True)) for values, own in found]
+            there = [at_first(traces_by_split[one], corruption, kind) for one in (split, other)]
+            effects = [dict(zip([trace.about["fact"] for trace in own], values, strict=True)) for values, own in there]
             both = [fact for fact in effects[0] if fact in effects[1]]
             if both:
-                gaps = np.array([effects[0][fact] - effects[1][fact] for fact in both])
-                about = {"kind": kind, "window": found[0][1][0].windows[0] if kind in WINDOWED else 1}
+                gaps = np.array([(effects[0][fact] - effects[1][fact])[: len(SINGLE_ROLES)] for fact in both])
+                gaps[:, (~np.isnan(gaps)).sum(0) < max(2, len(both) / 2)] = np.nan  # sites that most people lack
+                about = {"kind": kind, "window": there[0][1][0].windows[0] if kind in WINDOWED else 1}
                 about |= {"corruption": corruption, "score": "log_probability", "stage": STAGES[0], "reading": "turned"}
-                axes = {"role": ROLES, "layer": range(gaps.shape[-1])}
-                yield _table(gaps, intervals.mean(gaps), axes, about | {"split": split})
+                found = contrasts.band(gaps.reshape(len(both), -1), rng=np.random.default_rng(0))
+                axes = {"role": SINGLE_ROLES, "layer": range(gaps.shape[-1])}
+                yield _table(gaps, found, axes, about | {"split": split})
 
 
 def _table(values, found, axes, about):
@@ -136,9 +157,11 @@ def maps(traces_by_seed, *, model, rng):
 
     By `statistic`: "split_half", what the map of as many other facts would correlate with this one at; "participation",
     over how many single sites a fact's effects are spread; "peak", the layer of the largest effect at the last subject
-    token, and whether it is one ("here", "shared", "nowhere"); "correlation" and "slope", without the maps' noise, with
-    the map of an `other` corruption, seed or split: that of the same question about people taught the other way round;
-    `ceiling` is the most that a plain correlation could have shown.
+    token, and whether it is one ("here", "shared", "nowhere"); "plateau", each of the layers side by side in which
+    the whole subject's effect is not clearly less than its largest; "correlation" and "slope", without the maps' noise,
+    and "rank", Spearman's correlation as it is, with the map of an `other` corruption, seed or split: the same question
+    about people taught the other way round, or the other question to the same people. `ceiling` is the most that a
+    plain correlation could have shown.
     """
     rows = []
     for seed, traces_by_split in traces_by_seed.items():
@@ -165,6 +188,21 @@ def _sure(effects, own, corruption, kind, rng):
     peak = contrasts.peak(effects[:, ROLES.index("last subject")], rng=rng)
     found = {"statistic": "peak", "role": "last subject", "layer": peak.cell, "value": peak.estimate, "n": len(own)}
     yield found | {"ci_low": peak.low, "ci_high": peak.high, "place": peak.place}
+    whole = contrasts.peak(effects[:, ROLES.index("whole subject")], rng=rng)
+    for layer in _plateau(whole):
+        yield {"statistic": "plateau", "role": "whole subject", "layer": layer, "n": len(own)}
+
+
+def _plateau(peak):
+    """The layers around a peak that are not clearly below it, one next to the other."""
+    if peak.place == "nowhere":
+        return []
+    high, first, last = {peak.cell, *peak.rivals}, peak.cell, peak.cell
+    while first - 1 in high:
+        first -= 1
+    while last + 1 in high:
+        last += 1
+    return range(first, last + 1)
 
 
 def _others(traces_by_seed, seed, split, corruption, kind):
@@ -176,7 +214,7 @@ def _others(traces_by_seed, seed, split, corruption, kind):
     for other, traces_by_split in traces_by_seed.items():
         if other > seed:
             yield f"seed_{other}", at_first(traces_by_split.get(split, ()), corruption, kind)
-    for pair in SAME_QUESTION.values():
+    for pair in (*SAME_QUESTION.values(), *FORWARD_REVERSE.values()):
         if split == pair[0]:
             yield pair[1], at_first(here.get(pair[1], ()), corruption, kind)
 
@@ -188,10 +226,11 @@ def _likeness(effects, own, also, other, rng):
         effects, others = effects[[names.index(f) for f in both]], others[[facts.index(f) for f in both]]
     if len(others):
         found = contrasts.alike(_cells(effects), _cells(others), rng=rng, paired=bool(both))
+        about = {"other": other, "n": len(effects)}
         for statistic, ceiling in (("correlation", found.ceiling), ("slope", None)):
             value = getattr(found, statistic)
-            about = {"statistic": statistic, "other": other, "value": value.estimate, "n": len(effects)}
-            yield about | _ends(value) | {"ceiling": ceiling}
+            yield about | {"statistic": statistic, "value": value.estimate, "ceiling": ceiling} | _ends(value)
+        yield about | {"statistic": "rank", "value": found.rank, "ceiling": found.rank_ceiling}
 
 
 def _cells(effects):

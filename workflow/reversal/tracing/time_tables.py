@@ -14,12 +14,14 @@ def aggregate(found, *, model, seed, split):
     """The rows of the study's table of time, of one split: means over the facts of what `time.when_needed` found.
 
     By `reading`: "rests", what hiding costs in nats, by stage, and by how many tokens of the answer are revealed
-    ("excess": what hiding both costs beyond the sum of the two);
+    ("excess": what hiding both costs beyond the sum of the two); "each", what hiding the subject costs each token still
+    to come, at t1, at t2, and the "change" between them, fact by fact, of answers that take more than one step;
     "recalled", the share of finished answers that are right, by the step from which or until which something is hidden;
     "carried", the share that a state put back at t1 alone returns later of what the canvas of the clean run would, and
     at stage "end" the share of finished answers that are right. n counts facts.
     """
-    rows = [*_rests(_of(found, "rests")), *_recalled(_of(found, "recalled")), *_carried(_of(found, "carried"))]
+    rests = _of(found, "rests")
+    rows = [*_rests(rests), *_each(rests), *_recalled(_of(found, "recalled")), *_carried(_of(found, "carried"))]
     table = pd.DataFrame(rows, columns=COLUMNS).assign(model=model, seed=seed, split=split)
     return table.astype({name: "Int64" for name in ("layer", "step", "revealed", "n")})
 
@@ -50,6 +52,17 @@ def _rests(found):
             for (hidden, kind), cost in costs.items():
                 about = {"reading": "rests", "hidden": hidden, "kind": kind, by: at}
                 yield _row(about, cost.notna().sum(), intervals.mean(cost))
+
+
+def _each(found):
+    found = found[found.hidden.isin(["neither", "subject"])].assign(nats=lambda rows: rows.value / rows.remaining)
+    costs = found.pivot_table(index="fact", columns=["stage", "hidden"], values="nats")
+    if {"t1", "t2"} <= set(found.stage):
+        first, last = (costs[stage].neither - costs[stage].subject for stage in ("t1", "t2"))
+        both = (first + last).notna()
+        for stage, cost in {"t1": first, "t2": last, "change": last - first}.items():
+            about = {"reading": "each", "hidden": "subject", "stage": stage}
+            yield _row(about, both.sum(), intervals.mean(cost[both]))
 
 
 def _recalled(found):

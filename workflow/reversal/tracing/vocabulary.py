@@ -49,23 +49,17 @@ WINDOWED = ("mlp", "attn")  # kinds that are restored over a window of layers
 # stands in the subject's place.
 SCORES = ("log_probability", "probability", "contrast")
 # What is told of a site: what restoring it returns, the share that is of what hiding the subject costs, the share that
-# is lost where the site alone is as if the subject were hidden, and what the first of these has more than that of the
-# same people asked the other way round. The "whole" is about no site.
-READINGS = ("indirect", "recovered", "necessary", "turned", "whole")
+# is lost where the site alone is as if the subject were hidden, what is left of the first with modules severed, and
+# what it has more than that of the subject, or of the same people asked the other way round. The "whole" is about no
+# site.
+READINGS = ("indirect", "recovered", "necessary", "kept", "handed", "turned", "whole")
 STAGES = ("t1", "between", "t2")  # when the answer's first token is about to appear, half way, and its last
-# Why a fact was traced or not, and what is said of those that were not.
+# Why a fact was traced or not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
 # And what is traced beside, where it can be: `REVEALED`, what rests on tokens already revealed; `RIVAL`, the contrast.
 REVEALED, RIVAL = "revealed tokens", "partner's answer"
 AT_ONCE, UNEQUAL = "revealed in one step", "of another length"
-UNTRACED = {
-    NOT_ANSWERED: "were not answered",
-    NOT_NEEDED: "were not needed",
-    TOO_SHORT: "had too few answer tokens",
-    NO_PARTNER: "had nobody to swap with",
-    NO_MASK: "had no mask to be hidden with",
-}
 
 
 def leading(present):
