@@ -224,6 +224,7 @@ def edited(models=MODELS):
                 ("preferred", when, None, None, value, value - 0.1, value + 0.1)
                 for when, value in (("before", 0.2), ("after", 0.8))
             ),
+            ("exact", "after", None, None, 0.3, 0.2, 0.4),
             ("lead", "change", "p2d-0", 4, 6.0, np.nan, np.nan),
             *(("told", "after", f"p2d-{n}", n, n % 2, np.nan, np.nan) for n in (4, 5) if measure == "efficacy"),
         )
@@ -588,6 +589,10 @@ def test_a_point_of_few_facts_is_not_drawn_beside_those_of_many():
         for x in line.get_xdata()
     }
     assert table.revealed.max() not in drawn and table.revealed.min() in drawn
+
+
+def test_what_is_given_is_told_beside_what_is_likelier():
+    assert "paraphrases of it 80% (given 30%)" in editing.edits(edited(), models=MODELS).says["models"]
 
 
 def test_both_directions_of_gradients_are_drawn():

@@ -104,7 +104,7 @@ def _by_length(axes, table, names, look, handles):
                 axes.plot(share.index, 100 * share, markersize=4, **how_drawn)
                 if how == "masked":
                     handles[WAYS[how]] = Line2D([], [], color=look[name].color, linestyle=line)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.set(title="answers by their length", xlabel="tokens of the new answer", ylabel="told, %", ylim=(-4, 104))
     axes.grid(axis="y", color=PALE)
 

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from ..memory.evidence import leading
 from ..memory.vocabulary import BASE, BRIEF, CONCEPTS, HEADLINE, PEAK, STATES
-from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, offsets, styled
+from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, number, offsets, styled
 
 # The comparisons to show, what to call them, and the groups they are in.
 SHOWN = {
@@ -73,7 +73,7 @@ def symmetry(table, *, models):
             _marks(axes, own, [y + shift for y in range(len(shown))], run.look, used)
             if statistic == HEADLINE:
                 told = (
-                    f"{SHOWN[pair]} {row.value:.2f} of {row.ceiling:.2f}"
+                    f"{SHOWN[pair]} {number(row.value, 2)} of {number(row.ceiling, 2)}"
                     for pair, row in own.dropna(subset="value").iterrows()
                 )
                 said.append(f"{run.label}, {', '.join(told)}")
@@ -119,7 +119,7 @@ def symmetry_layers(table, *, models):
             used[run.label] = axes.plot(rows.layer + shift, rows.value, **how)[0]
             axes.plot(rows.layer + shift, rows.ceiling, color=run.look.color, linewidth=0.8, linestyle=line, alpha=0.5)
             if run.tuned and len(rows):
-                said.append(f"{what}s, {run.label} {rows.value.min():.2f} to {rows.value.max():.2f}")
+                said.append(f"{what}s, {run.label} {number(rows.value.min(), 2)} to {number(rows.value.max(), 2)}")
         axes.set(title=f"{what}s", xlabel="layer", ylim=(-0.15, 1.05), xticks=sorted(set(table.layer.astype(int))))
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.grid(axis="y", color=PALE)
