@@ -231,8 +231,8 @@ def ended(step):
         ),
         (
             {"rewriting": shared_memory},
-            "most of the change reaches the other direction, as with one memory, in the MDM",
-            "two memories, in the",
+            "most of the new answer reaches the other direction: one memory in the MDM",
+            "two memories in the",
         ),
         ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
         ({}, "of at most 0.90, p\xa0<\xa00.001, adjusted for both tests", "reaches 0"),
