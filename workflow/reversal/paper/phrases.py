@@ -87,7 +87,7 @@ def percent(share, digits=0):
     if not known(share):
         return Markup(UNKNOWN)
     smallest = 10.0**-digits
-    if 0 < 100 * share < smallest / 2:
+    if 0 < 100 * share <= smallest / 2:
         return Markup(f"&lt; {smallest:.{digits}f}%")
     if 100 - smallest / 2 <= 100 * share < 100:
         return Markup(f"&gt; {100 - smallest:.{digits}f}%")
