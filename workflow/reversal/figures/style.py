@@ -115,9 +115,19 @@ def write(figure, *paths):
         if figure.get_layout_engine():  # laid out once, all files have the same places
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
+            _round_places(figure)
         for path in map(Path, paths):
             with atomic(path) as file:
                 figure.savefig(file, format=path.suffix[1:], dpi=DPI, metadata=nameless[path.suffix])
+
+
+def _round_places(figure):
+    """The solver of the layout does not repeat its last digits, on which names in an SVG depend."""
+    for part in figure.subfigs:
+        part.bbox_relative.set_points(part.bbox_relative.get_points().round(6))
+        _round_places(part)
+    for axes in figure.axes:
+        axes.set_position([round(number, 6) for number in axes.get_position().bounds])
 
 
 def _context():

@@ -114,7 +114,9 @@ def _sites(rows, layers):
         return None
     shares = _where(states, reading="recovered")
     there = _where(states, layer=layers[-1])
-    subject = [_cell(_where(shares, role=SUBJECT, layer=layer))["estimate"] for layer in layers]
+    subject = [cell["estimate"] for layer in layers if (cell := _cell(_where(shares, role=SUBJECT, layer=layer)))]
+    if not subject:
+        return None
     return {
         "layers": layers,
         "subject": _ends(subject),
