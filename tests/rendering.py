@@ -1,5 +1,6 @@
 """A study's results as files, made up: what the paper is rendered from, without any network."""
 
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -248,11 +249,12 @@ def _traces(folder, name):
         trace_files.write(traces, pd.DataFrame({"fact": facts}), made_traces.time(facts), place)
 
 
-def _traced(families):
-    """The tables that are made from traces: of nine facts a test."""
+@functools.cache
+def _traced(*families):
+    """The tables that are made from traces: of nine facts a test; for (model, family) pairs."""
     made = {"causal_trace": [], "trace_maps": [], "time": []}
     facts = [f"fact-{number}" for number in range(9)]
-    for name, family in families.items():
+    for name, family in families:
         rng = np.random.default_rng(len(name))
         own = {split: [made_traces.trace(fact, layers=LAYERS, rng=rng) for fact in facts] for split in RECALL_SPLITS}
         made["causal_trace"].append(trace_tables.aggregate(own, model=name, seed=1))
@@ -317,7 +319,7 @@ def _tables(folder, families, reverse, answered):
             | {"outcome": "traced" if answered else "not answered"}
             for name, split, corruption in itertools.product(families, RECALL_SPLITS, ("swap", "gaussian"))
         ],
-        **(_traced(families) if answered else dict.fromkeys(("causal_trace", "trace_maps", "time"), [])),
+        **(_traced(*families.items()) if answered else dict.fromkeys(("causal_trace", "trace_maps", "time"), [])),
         "keyvalue": _extractions(families) if answered else [],
         "symmetry": _shared(families) if answered else [],
         "edits": _edits(families) if answered else [],
