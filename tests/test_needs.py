@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import yaml
 
 from docs.mistakes import changed
@@ -108,11 +109,20 @@ def test_the_room_that_models_need_is_that_of_their_weights(config, tmp_path):
     assert machine.missing(own, tmp_path) == 0
 
 
+def test_16_bits_stay_16_bits_where_an_adapter_is_trained(config, tmp_path):
+    net = network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0).to(torch.bfloat16)
+    numbers = sum(parameter.numel() for parameter in net.parameters())
+    network.save(net, None, tmp_path / "mine")
+    own = config | {"models": {"ar": {"family": "autoregressive", "base": "folder", "folder": str(tmp_path / "mine")}}}
+    assert machine.missing(own, tmp_path) == numbers * (2 + 4 + 6 * 4)
+    adapted = own | {"training": own["training"] | {"adapter": {"rank": 1, "alpha": 1}}}
+    assert machine.missing(adapted, tmp_path) == numbers * (2 + 2)
+    assert machine.missing(own | {"training": "none"}, tmp_path) == numbers * 2
+
+
 def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_those_above_it(config, tmp_path):
     machine.require_room(config, tmp_path / "results/none/models")
 
 
 def test_the_count_of_gpus_is_pytorch_s():
-    import torch
-
     assert machine.gpus() == torch.cuda.device_count()

@@ -49,34 +49,38 @@ def require_room(config, folder):
 def missing(config, folder):
     """The bytes of the models that a study has still to make in a `folder`, and of one training's snapshots.
 
+    A base is kept in the precision it has, and so is what an adapter was merged into; other trainings leave float32.
     Models whose size is not known before they are fetched count once their base is there.
     """
-    if config["training"] == "none":  # the bases are linked
-        return sum(_parameters(config, name, folder) * 4 for name in config["models"] if not _base(folder, name))
     whole = snapshot = 0
     for name in config["models"]:
-        weights = 4 * _parameters(config, name, folder)  # float32
-        stages = [f"seed_{seed}" for seed in config["seeds"]]
-        left = [stage for stage in stages if not (Path(folder) / name / stage).exists()]
-        whole += weights * (len(left) + (not _base(folder, name)))
-        if left and not (config["training"] | config["models"][name].get("training", {})).get("adapter"):
-            snapshot = max(snapshot, 3 * SNAPSHOTS * weights)
+        numbers, stored = _sizes(config, name, folder)
+        whole += 0 if _base(folder, name) else stored
+        if config["training"] == "none":  # the bases are linked
+            continue
+        left = [seed for seed in config["seeds"] if not (Path(folder) / name / f"seed_{seed}").exists()]
+        adapted = (config["training"] | config["models"][name].get("training", {})).get("adapter")
+        whole += len(left) * (stored if adapted else 4 * numbers)
+        if left and not adapted:
+            snapshot = max(snapshot, 3 * SNAPSHOTS * 4 * numbers)
     return whole + snapshot
 
 
-def _parameters(config, name, folder):
-    """How many parameters a model has; 0 where that is not known yet."""
+def _sizes(config, name, folder):
+    """How many numbers a model has, and the bytes of its base; zeros where that is not known yet."""
     model = config["models"][name]
     if made := _base(folder, name):
-        return sum(map(_tensors, made.glob("*.safetensors")))
+        return _tensors(made.glob("*.safetensors"))
     if model["base"] in ("pretrain", "scratch"):
         shape = config["network"] | model.get("network", {})
         width, mlp = shape["width"], shape["mlp"]
-        return shape["layers"] * (4 * width**2 + 3 * width * mlp) + 2 * shape["vocabulary"] * width
+        numbers = shape["layers"] * (4 * width**2 + 3 * width * mlp) + 2 * shape["vocabulary"] * width
+        return numbers, 4 * numbers
     told = model if model["base"] == "folder" else model[model["base"]]
     if "folder" in told:
-        return sum(map(_tensors, Path(told["folder"]).glob("*.safetensors")))
-    return _tensors(Path(told["weights"]["path"])) if "path" in told.get("weights", {}) else 0
+        return _tensors(Path(told["folder"]).glob("*.safetensors"))
+    numbers, _ = _tensors([Path(told["weights"]["path"])] if "path" in told.get("weights", {}) else [])
+    return numbers, 4 * numbers  # lit-gpt's files become float32
 
 
 def _base(folder, name):
@@ -85,14 +89,19 @@ def _base(folder, name):
     return base if base.exists() else None
 
 
-def _tensors(file):
-    """The numbers in a safetensors file, by its header; 0 where it has none, of which its reader will tell."""
-    try:
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
-        return 0
+def _tensors(files):
+    """The numbers in safetensors files, by their headers, and their bytes; a file without one is left to its reader."""
+    numbers = stored = 0
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+            numbers += sum(math.prod(tensor["shape"]) for tensor in tensors)
+            stored += sum(tensor["data_offsets"][1] - tensor["data_offsets"][0] for tensor in tensors)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
+            continue
+    return numbers, stored
 
 
 def _size(count):

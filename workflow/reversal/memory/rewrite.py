@@ -177,11 +177,14 @@ def _inverted(scores):
 
 
 def rewrite_all(asker, ahead, back, settings, *, job=None):
-    """Every lesson with all weights that the settings name: `rewrite`'s tables, with columns lesson and weights."""
+    """Every lesson: `rewrite`'s tables, with columns lesson and weights.
+
+    The first lesson is given to each of the settings' weights, the others to the first of these.
+    """
     tables = [pd.DataFrame(columns=[*COLUMNS, "lesson", "weights"])] if settings.most_facts == 0 else []
     layers = [f"layer {i}" for i in range(len(network.layers(asker.net)))]
     for kind in settings.lessons if settings.most_facts != 0 else ():
-        for name in settings.weights:
+        for name in settings.weights if kind == settings.lessons[0] else settings.weights[:1]:
             for weights in layers if name == "layers" else [name]:
                 how = {"kind": kind, "weights": weights, "rng": random.Random(settings.seed)}
                 table = rewrite(asker, ahead, back, settings=settings, job=job, **how)
