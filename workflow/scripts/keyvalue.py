@@ -25,9 +25,8 @@ with jobs.job(snakemake) as job:
         rows = [row for row in rows if row.fact in some]
         names, readings = extract.read(asker, rows, layers=sorted({*read_at, *sought_at}))
         searches = []
-        for template in (
-            templates[split][:2] if sought_at else ()
-        ):  # two, for the ceiling of what two searches have in common
+        # With two templates: what two searches have in common is the ceiling.
+        for template in templates[split][:2] if sought_at else ():
             job.say(f"{split}: template {template}")
             asked = [row for row in rows if row.template == template]
             how = {"layers": sought_at, "prefixes": before, "search": search}

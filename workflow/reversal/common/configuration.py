@@ -11,6 +11,7 @@ import yaml
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
 KEPT = ROOT / "paper/reference"
+LAYERED = (("keyvalue", "layers"), ("keyvalue", "sought"), ("edits", "layers"))  # settings that may name layers
 
 
 def complaint(config, files):
@@ -75,7 +76,7 @@ def _impossible(config):
     if traced not in steps and any(m["family"] == "diffusion" for m in config["models"].values()):
         allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
-    for section, name in (("keyvalue", "layers"), ("keyvalue", "sought"), ("edits", "layers")):
+    for section, name in LAYERED:
         yield from _too_deep(config, section, name)
     for path in _unbounded(config):
         yield path, f"{_dotted(path)} is no number; allowed: a finite one"

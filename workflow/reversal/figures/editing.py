@@ -27,8 +27,8 @@ def edits(table, *, models):
     """What rank-one edits do where tracing peaks; at other sites and in other ways, and by length; and edit by edit.
 
     Above and below a column for each group: bars after, a tick before, with intervals; a diamond for how often the
-    answer is given; a dot for each edit. Between, of the first group: a mark for each site, and the share told token by
-    token against the tokens of the new answer.
+    answer is given; a dot for each edit. Between, of the first group: a mark for each site, and where answers differ in
+    length the share told token by token against it.
     """
     table = table[table.seed == table.seed.min()]
     single, every = table[table.fact.notna()], table[table.fact.isna()]
@@ -66,9 +66,12 @@ def edits(table, *, models):
         for axes in row:
             axes.grid(axis="x", color=PALE)
             axes.set_axisbelow(True)
-    left, right = parts[1].subplots(1, 2)
-    _by_way(left, every[every.group == groups[0]], names, looks(models), handles)
-    _by_length(right, single[single.group == groups[0]], names, looks(models), handles)
+    own = single[single.group == groups[0]]
+    differ = own.tokens.nunique() > 1  # else their length tells nothing
+    by_way, *by_length = parts[1].subplots(1, 1 + differ, squeeze=False)[0]
+    _by_way(by_way, every[every.group == groups[0]], names, looks(models), handles)
+    for axes in by_length:
+        _by_length(axes, own, names, looks(models), handles)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"models": "; ".join(said)})
 

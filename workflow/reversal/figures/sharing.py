@@ -134,7 +134,7 @@ def memories(table, *, models):
     ends = table[table.verdict != "blind"][["share_low", "share_high"]].to_numpy(float)
     low, high = (100 * end for end in (min([-0.1, *_finite(ends)]), max([1.1, *_finite(ends)])))
     axes.set(xlim=(max(low, -60), min(high, 160)), ylim=(len(rows) - 0.4, -0.9))
-    axes.text(100 * TWO - 2, -0.7, "two memories", ha="right", va="center", fontsize=SMALL, color=FAINT)
+    axes.text(max(low, -60) + 1, -0.7, "two memories", ha="left", va="center", fontsize=SMALL, color=FAINT)
     axes.text(100 * ONE + 2, -0.7, "one memory", ha="left", va="center", fontsize=SMALL, color=FAINT)
     axes.set_xlabel("in common, % of what one memory would show")
     axes.set_yticks(range(len(rows)), [MEASURED[key] for key in rows])

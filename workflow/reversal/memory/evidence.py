@@ -66,28 +66,24 @@ def verdict(low, high, ceiling_low):
 def _rewriting(table):
     table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.weights == "all")]
     table = table[(table.steps == LEARNT) & (table.about == "difference") & (table.answer == "new")]
-    for (model, seed), run in table.groupby(["model", "seed"], sort=False):
-        run = run[run.group == run.group.iloc[0]]
-        for direction, rows in run.groupby("rewritten", sort=False):
-            own = rows.set_index("asked")
-            if {"other", "inverted"} <= set(own.index):
-                found = own.loc["other", ["carry_over", "carry_low", "carry_high"]]
-                ceiling = own.loc["inverted", ["carry_over", "carry_low"]]
-                yield model, seed, "rewriting", direction, *found, *ceiling
+    columns = ["carry_over", "carry_low", "carry_high"]
+    return _by_direction(table, "rewriting", columns, asked="asked", found="other", ceiling="inverted")
 
 
 def _gradients(table):
     table = table[(table.stage != BASE) & (table.part == "all")]
+    columns = ["value", "ci_low", "ci_high"]
+    return _by_direction(table, "gradients", columns, asked="against", found="reverse", ceiling="forward")
+
+
+def _by_direction(table, kind, columns, *, asked, found, ceiling):
+    """Of the first group a row for each direction: of the column `asked`, what is `found` and what is its `ceiling`."""
     for (model, seed), run in table.groupby(["model", "seed"], sort=False):
         run = run[run.group == run.group.iloc[0]]
         for direction, rows in run.groupby("rewritten", sort=False):
-            own = rows.set_index("against")
-            if {"reverse", "forward"} <= set(own.index):
-                found, ceiling = (
-                    own.loc["reverse", ["value", "ci_low", "ci_high"]],
-                    own.loc["forward", ["value", "ci_low"]],
-                )
-                yield model, seed, "gradients", direction, *found, *ceiling
+            own = rows.set_index(asked)[columns]
+            if {found, ceiling} <= set(own.index):
+                yield model, seed, kind, direction, *own.loc[found], *own.loc[ceiling][:2]
 
 
 def _symmetry(table):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 
@@ -36,35 +37,55 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
     states have in common beyond it is told.
     """
     found = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
-    for name, folder in folders.items():
-        model, stage = name.split("/")
-        about = {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != "base" else pd.NA, "stage": stage}
-        runs = [[memory_files.Stored(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
+    folders = {name: _stored(folder, pairs) for name, folder in folders.items()}
+    for name, runs in folders.items():
         found["outcomes"] += [
-            side.outcomes.assign(**about, split=split)
+            side.outcomes.assign(**_about(name), split=split)
             for pair, sides in zip(pairs, runs, strict=True)
             for split, side in zip(pair, sides, strict=True)
         ]
-        for label, layers in _layers(runs, peaks[name]).items():
-            where = {**about, **_where(label, *layers)}
-            both = [(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
-            sought = all("value" in side.arrays for pair in both for side in pair)
-            for kind in PAIRS_OF if sought else ("read",):
-                arrays, facts = _joined(both, converged=kind == "value")
-                for table, rows in _compare(kind, arrays, facts, groups, statistics, brief=not sought).items():
-                    found[table].append(rows.assign(**where))
-                if job:
-                    job.say(f"{name}, layer {label}: {kind}s of {len(facts)} facts")
+    # Matrices are so small that a second thread costs more than it gives; so each process has one.
+    with joblib.parallel_config("loky", n_jobs=job.threads if job else 1, inner_max_num_threads=1):
+        compared = joblib.Parallel(return_as="generator")(
+            joblib.delayed(_compare)(*task, groups, statistics) for task in _tasks(folders, peaks)
+        )
+        for said, tables in compared:
+            for table, rows in tables.items():
+                found[table].append(rows)
+            if job:
+                job.say(said)
+    joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is told
+    for name, runs in folders.items():
+        model, stage = name.split("/")
         if stage != BASE and f"{model}/{BASE}" in folders:
-            found["symmetry"] += _beyond(runs, folders[f"{model}/{BASE}"], pairs, _layers(runs, peaks[name]), about)
+            layers = _layers(runs, peaks[name])
+            found["symmetry"] += _beyond(runs, folders[f"{model}/{BASE}"], layers, _about(name))
     tables = {name: _front(pd.concat(parts, ignore_index=True)) for name, parts in found.items()}
     tables["symmetry"] = symmetry.over_layers(tables["symmetry"])
     return tables
 
 
-def _beyond(runs, base, pairs, layers, about):
-    """What states have in common after fine-tuning beyond what they had in the `base`, by layer, of the same facts."""
-    before = [[memory_files.Stored(Path(base) / f"{split}.safetensors") for split in pair] for pair in pairs]
+def _stored(folder, pairs):
+    return [[memory_files.Stored(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
+
+
+def _about(name):
+    model, stage = name.split("/")
+    return {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != BASE else pd.NA, "stage": stage}
+
+
+def _tasks(folders, peaks):
+    """What `_compare` takes, for each layer of each of the `folders`."""
+    for name, runs in folders.items():
+        for label, layers in _layers(runs, peaks[name]).items():
+            both = [(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
+            sought = all("value" in side.arrays for pair in both for side in pair)
+            for kind in PAIRS_OF if sought else ("read",):
+                yield name, _where(label, *layers), kind, *_joined(both, converged=kind == "value"), not sought
+
+
+def _beyond(runs, before, layers, about):
+    """What states have in common after fine-tuning beyond what they had `before`, by layer, of the same facts."""
     for label, (ahead, back) in layers.items():
         if all(ahead in run[0] and back in run[1] for run in before):
             arrays = [
@@ -78,19 +99,21 @@ def _where(label, forward, reverse):
     return {"layer": label, "layer_forward": forward, "layer_reverse": reverse}
 
 
-def _compare(kind, arrays, facts, groups, statistics, *, brief):
-    """Tables of the comparisons of a `kind` between `arrays` of the `facts`."""
+def _compare(name, where, kind, arrays, facts, brief, groups, statistics):
+    """What is compared, in a line, and tables of the comparisons of a `kind` between `arrays` of the `facts`."""
     rng = np.random.default_rng(statistics.seed)
     how = {"components": statistics.components, "folds": statistics.folds, "permutations": statistics.permutations}
     how |= {"groups": [groups[fact] for fact in facts], "brief": brief}
     compared = symmetry.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **how)
     own = {name: array for name, array in arrays.items() if ("value" in name) == (kind == "value")}
     scatter = symmetry.pca_pairs(arrays, pairs=[] if brief else [pair for pair in SCATTERED if pair in PAIRS_OF[kind]])
-    return {
+    tables = {
         "symmetry": compared,
         "spectra": symmetry.spectra({} if brief else own),
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),
     }
+    said = f"{name}, layer {where['layer']}: {kind}s of {len(facts)} facts"
+    return said, {table: rows.assign(**_about(name), **where) for table, rows in tables.items()}
 
 
 def _layers(runs, peaks):

@@ -262,8 +262,6 @@ def rewriting(sources):
             for direction, some in whole.groupby("rewritten", sort=False)
         }
         own["telling"] = [way for way, one in own["gradients"].items() if one["forward"]["verdict"] == "more"]
-        looks = rows[rows.part == "attention to the subject"]
-        own["attention"] = judged(over_seeds(looks.value, looks.ci_low, looks.ci_high)) | {"p": looks.p.max()}
         own["most"] = max(one["carry"]["new"]["high"] for one in own["directions"].values())
         own["least"] = min(one["one_memory"]["new"]["estimate"] for one in own["directions"].values())
         own["verdict"] = memories(own)

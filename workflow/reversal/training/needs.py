@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from ..common import configuration
 from ..common.errors import UserError
 from ..data import facts
 from ..models import spelling
@@ -128,11 +129,11 @@ def _splits(groups):
 def _of_base(shape, config, model):
     """What a base's own config.json rules out."""
     depth = shape.get("num_hidden_layers", math.inf)
-    for section in ("keyvalue", "edits"):
-        layers = config[section]["layers"]
+    for section, name in configuration.LAYERED:
+        layers = config[section][name]
         for layer in layers if isinstance(layers, list) else ():
             if layer >= depth:
-                yield f"{section}.layers has {layer}; allowed: up to {depth - 1}, the last layer of {model}"
+                yield f"{section}.{name} has {layer}; allowed: up to {depth - 1}, the last layer of {model}"
     noise, aim = shape.get("noise", "mask"), config["models"][model].get("objective", {}).get("noise", "mask")
     if noise != aim:
         yield (
