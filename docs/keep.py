@@ -3,8 +3,9 @@
     python -m docs.keep studies/published.yaml
     python -m docs.keep FOLDER/study.yaml --costs-of "random weights of SMDM-1028M's shape"
 
-The post and the README show what lies under paper/reference/. Of the traces only the effects at t1 in nats are kept; of
-a run whose answers mean nothing, only what it cost.
+The post and the README show what lies under paper/reference/. Numbers are rounded to four digits. Of the traces only
+effects at t1 in nats are kept, of edits their averages, of rewriting where a lesson is learnt; of a run whose answers
+mean nothing, only what it cost.
 """
 
 import argparse
@@ -20,23 +21,14 @@ import yaml
 from snakemake.utils import update_config
 
 from reversal.common.files import write_table
+from reversal.memory.vocabulary import LEARNT
 from reversal.paper import numbers, provenance
 from reversal.tracing import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = (
-    "step_scaling",
-    "recall_differences",
-    "likelihood",
-    "traced_facts",
-    "trace_maps",
-    "time",
-    "symmetry",
-    "edits",
-    "rewriting",
-    "gradients",
-    "evidence",
-)
+TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps", "time")
+TABLES += ("symmetry", "edits", "rewriting", "gradients", "evidence")
+READINGS = ("whole", "recovered", "necessary", "handed")  # of traces
 # What the post tells of another run.
 NUMBERS = ("study", "networks", "training", "sampling", "recall", "likelihood")
 NUMBERS += ("tracing", "keyvalue", "symmetry", "edits", "rewriting", "evidence")
@@ -52,9 +44,23 @@ def configuration(*files):
 
 
 def averages(traces):
-    """The rows of a table of traces that are about t1, in nats, under the leading corruption."""
+    """The rows of a table of traces that are about t1, in nats, under the leading corruption, in the readings told."""
     leading = traces.corruption == vocabulary.leading(traces.corruption)
-    return traces[leading & (traces.stage == vocabulary.STAGES[0]) & (traces.score == "log_probability")]
+    first = traces.window.isna() | (traces.window == traces.window[traces.kind == "mlp"].min())
+    told = leading & first & traces.reading.isin(READINGS) & (traces.stage == vocabulary.STAGES[0])
+    return traces[told & (traces.score == "log_probability")]
+
+
+SHORTER = {  # tables of which a part is kept
+    "causal_trace": averages,
+    "edits": lambda table: table[table.fact.isna()],
+    "rewriting": lambda table: table[table.steps == LEARNT],
+}
+
+
+def _rounded(value):
+    """Four digits of a number."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def told(file):
@@ -86,9 +92,8 @@ def keep(results, folder, *, config, commit, costs_of=None, taught=False, made=N
         shutil.copy(results / "tables/objectives.csv", kept)
     elif not costs_of:
         for name in TABLES:
-            shutil.copy(results / f"tables/{name}.csv", kept)
-        traces = pd.read_csv(results / "tables/causal_trace.csv", low_memory=False)
-        write_table(averages(traces), kept / "causal_trace.csv")
+            table = pd.read_csv(results / f"tables/{name}.csv", low_memory=False)
+            write_table(SHORTER.get(name, lambda whole: whole)(table).map(_rounded), kept / f"{name}.csv")
         _write(told(results / "paper/numbers.json"), kept / "numbers.json")
     if not taught:
         shutil.copy(results / "tables/costs.csv", kept)

@@ -88,11 +88,9 @@ def make(
         file = folder / f"tables/{name}.csv"
         changed(pd.read_csv(file)).to_csv(file, index=False)
     figures = [name for name in FIGURES if "mdm" in models or name not in OF_DIFFUSION]
+    figures += [f"{run}_memories" for run in kept]
     figures += [
-        f"{run}_{name}"
-        for run in kept
-        for name, file in (("step_scaling", "step_scaling"), ("trace_average", "causal_trace"), ("hand_over", "time"))
-        if (ROOT / f"paper/reference/{run}/{file}.csv").is_file()
+        f"{run}_{name}" for run in kept if run != "seeds" for name in ("step_scaling", "trace_average", "hand_over")
     ]
     figures += [f"kept_{run}" for run in taught]
     for name in figures:

@@ -252,3 +252,18 @@ def test_a_few_large_cells_make_a_correlation_but_no_rank_correlation(rng):
 
 def test_maps_of_too_few_cells_are_not_compared(rng):
     assert np.isnan(contrasts.alike(np.ones((5, 2)), np.ones((5, 2)), rng=rng).raw)
+
+
+def test_a_mean_over_networks_covers_what_another_would_give(rng):
+    """Five networks, 20 facts that err alike in all of them: the truth lies within as often as promised, or more."""
+    inside = 0
+    for _ in range(400):
+        facts, own = rng.standard_normal(20), 0.2 * rng.standard_normal(5)
+        found = [
+            contrasts.mean(contrasts.Sample(facts + one + 0.5 * rng.standard_normal(20), np.arange(20))) for one in own
+        ]
+        pooled = contrasts.pooled(*zip(*found, strict=True))
+        inside += pooled.low <= 0 <= pooled.high
+    assert 0.93 <= inside / 400 <= 1
+    alone = contrasts.pooled([1.0], [0.5], [2.0])
+    assert alone == (1.0, 0.5, 2.0)

@@ -32,9 +32,14 @@ def of_table(title, category, module, table):
     return Figure(title, category, module, {"table": f"<results>/tables/{table}.csv"})
 
 
+def kept_study(run):
+    """What a run kept with the paper tells of its data and models."""
+    return json.loads((ROOT / f"paper/reference/{run}/numbers.json").read_text(encoding="utf-8"))["study"]
+
+
 def of_kept(run, title, module, like, file):
     """A figure like one of the study's, of a run kept with the paper."""
-    told = json.loads((ROOT / f"paper/reference/{run}/numbers.json").read_text(encoding="utf-8"))["study"]
+    told = kept_study(run)
     return Figure(
         title=f"{run}: {title}",
         category="Other runs",
@@ -109,12 +114,14 @@ if KNOWN:
         **{name: FIGURES[name] for name in FIGURES if FIGURES[name].category not in OF_THE_TAUGHT},
     }
 OF_KEPT = [
+    ("four kinds of evidence", "sharing", "memories", "evidence"),
     ("recall", "recall", "step_scaling", "step_scaling"),
     ("average effects", "tracing", "trace_average", "causal_trace"),
     ("from the subject to the answer's own tokens", "tracing", "hand_over", "time"),
 ]
 for run in KEPT_RUNS:
-    for title, module, like, file in OF_KEPT:
+    # Of the same networks with other seeds only what all of it comes to is drawn.
+    for title, module, like, file in OF_KEPT[:1] if kept_study(run)["generated"] else OF_KEPT:
         if (ROOT / f"paper/reference/{run}/{file}.csv").is_file():
             FIGURES[f"{run}_{like}"] = of_kept(run, title, module, like, file)
 for run in TAUGHT_RUNS:

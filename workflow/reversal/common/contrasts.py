@@ -6,6 +6,7 @@
     band(values), peak(values)                many cells at once, and the largest of them: interval, margin, rivals
     alike(first, second)                      two maps of cells: correlations, slope, and the most one could have seen
     adjusted(observed, null)                  p-values of several tests, alone and as a family (max-T)
+    pooled(estimates, lows, highs)            of one thing in several networks, their mean
     jackknife(value, without)                 the interval of any statistic, from what it is without each fact
     verdict(low, high), Peak.place            the words
 
@@ -216,6 +217,19 @@ def ratio(above, below):
         clear = square > 0
         parts = (means[0] / means[1], middle - reach, middle + reach)
     return _shaped([np.where(clear, part, np.nan).ravel() for part in parts], np.shape(n))
+
+
+def pooled(estimates, lows, highs):
+    """The mean of what networks that differ in their seed alone give, each with an interval over the same facts.
+
+    Facts are counted as if they erred alike in every network, and the networks' own differences come on top: what it
+    says holds for such facts in another such network. Of a single network it is what that network gives.
+    """
+    estimates, lows, highs = (np.asarray(part, float) for part in (estimates, lows, highs))
+    center, n = estimates.mean(), len(estimates)
+    spread = stats.t.ppf(0.5 + LEVEL / 2, n - 1) * estimates.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+    below, above = (np.hypot(np.abs(ends - estimates).mean(), spread) for ends in (lows, highs))
+    return Interval(center, center - below, center + above)
 
 
 class Peak(NamedTuple):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..memory.evidence import ONE, TWO
+from ..memory.evidence import ONE, TWO, pooled_share
 from ..memory.vocabulary import BASE, LEARNT
 from .style import (
     FAINT,
@@ -112,36 +112,31 @@ def memories(table, *, models):
     axes = figure.subplots()
     axes.axvspan(-100, 100 * TWO, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
     axes.axvspan(100 * ONE, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
-    handles, said = {}, []
+    handles, said, drawn = {}, [], [-0.1, 1.1]
     for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
         look, own = looks(models)[name], table[table.model == name].groupby(["kind", "what"])
         for y, key in enumerate(rows):
             if key not in own.groups:
                 continue
-            found = own.get_group(key)
-            share = 100 * found.share.mean()
-            blind = (found.verdict == "blind").any() or np.isnan(share)
+            (share, *ends), said_of_it = pooled_share(own.get_group(key))
+            blind = said_of_it == "blind"
             if not blind:
-                axes.hlines(y + shift, 100 * found.share_low.min(), 100 * found.share_high.max(), color=look.color)
-                (handles[look.label],) = axes.plot(share, y + shift, look.marker, color=look.color)
+                drawn += [share, *ends]
+                axes.hlines(y + shift, *(100 * end for end in ends), color=look.color)
+                (handles[look.label],) = axes.plot(100 * share, y + shift, look.marker, color=look.color)
             else:
                 axes.text(
                     3, y + shift, f"{look.label}: could not have been seen", va="center", fontsize=SMALL, color=FAINT
                 )
-            said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share / 100)}")
+            said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share)}")
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
-    ends = table[table.verdict != "blind"][["share_low", "share_high"]].to_numpy(float)
-    low, high = (100 * end for end in (min([-0.1, *_finite(ends)]), max([1.1, *_finite(ends)])))
-    axes.set(xlim=(max(low, -60), min(high, 160)), ylim=(len(rows) - 0.4, -0.9))
-    axes.text(max(low, -60) + 1, -0.7, "two memories", ha="left", va="center", fontsize=SMALL, color=FAINT)
+    low, high = max(100 * np.nanmin(drawn), -60), min(100 * np.nanmax(drawn), 160)
+    axes.set(xlim=(low, high), ylim=(len(rows) - 0.4, -0.9))
+    axes.text(low + 1, -0.7, "two memories", ha="left", va="center", fontsize=SMALL, color=FAINT)
     axes.text(100 * ONE + 2, -0.7, "one memory", ha="left", va="center", fontsize=SMALL, color=FAINT)
     axes.set_xlabel("in common, % of what one memory would show")
     axes.set_yticks(range(len(rows)), [MEASURED[key] for key in rows])
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
     return Drawing(figure, {"shares": "; ".join(said)})
-
-
-def _finite(ends):
-    return ends[np.isfinite(ends)]

@@ -9,9 +9,13 @@ import numpy as np
 import pandas as pd
 
 from ..common import contrasts
+from ..common.intervals import Interval
 from .vocabulary import BASE, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 
 TWO, ONE = 0.1, 0.5  # shares: at most so much is two memories, at least so much one
+# What decides is what a change of the one direction does to the other. Two memories may look alike; and an edit, which
+# is keyed to the subject, may miss a question that lacks it.
+DECIDING = ("rewriting",)
 COLUMNS = ["model", "seed", "kind", "what", "value", "ci_low", "ci_high", "ceiling", "ceiling_low"]
 # What each measure is about, in words.
 ABOUT = {
@@ -61,6 +65,18 @@ def verdict(low, high, ceiling_low):
     if high < TWO:
         return "two"
     return "one" if low > ONE else "partly" if low > 0 else "unclear"
+
+
+def pooled_share(rows):
+    """One measure of one model, over the seeds in which it could see something: its share, and what that says.
+
+    An `Interval` of the share, NaN where it is blind in all, and the verdict.
+    """
+    seen = rows[(rows.verdict != "blind") & rows.share.notna()]
+    if not len(seen):
+        return Interval(*[float("nan")] * 3), "blind"
+    found = contrasts.pooled(seen.share, seen.share_low, seen.share_high)
+    return found, verdict(found.low, found.high, 1)
 
 
 def _rewriting(table):

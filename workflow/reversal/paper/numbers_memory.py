@@ -2,12 +2,12 @@
 
 import math
 
-import pandas as pd
+import numpy as np
 
 from ..data.facts import SPLITS
-from ..memory.evidence import ABOUT, ONE, TWO, leading, verdict
+from ..memory.evidence import ABOUT, DECIDING, ONE, TWO, leading, pooled_share
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
-from .findings import judged, over_seeds
+from .findings import finding, judged, over_seeds
 
 SIGNIFICANT = 0.05
 MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
@@ -225,12 +225,15 @@ def rewriting(sources):
     one memory by construction. `disturbed` says that the old answer loses and the new one does not gain but loses, too.
     `gradients` has by direction how much more a fact's gradient is like its own reverse gradient than like others', and
     the same of one question in other words; `telling` the directions where the latter is clearly something.
+    `verdict` is that of all of it, as in `evidence`.
     """
     table, compared = sources.tables["rewriting"], sources.tables["gradients"]
-    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.steps == LEARNT)]
+    every = table[(table.stage != BASE) & (table.steps == LEARNT)]
+    table = every[every.lesson == "rewrite"]
     table = (
         table[(table.weights == table.weights.iloc[0]) & (table.group == table.group.iloc[0])] if len(table) else table
     )
+    said = {model: own["kinds"].get("rewriting", {}) for model, own in evidence(sources)["models"].items()}
     found = {"models": {}, "any": bool(len(table)), "group": table.group.iloc[0] if len(table) else None}
     for (model, direction), rows in table.groupby(["model", "rewritten"], sort=False):
         one = {
@@ -264,30 +267,37 @@ def rewriting(sources):
         own["telling"] = [way for way, one in own["gradients"].items() if one["forward"]["verdict"] == "more"]
         own["most"] = max(one["carry"]["new"]["high"] for one in own["directions"].values())
         own["least"] = min(one["one_memory"]["new"]["estimate"] for one in own["directions"].values())
-        own["verdict"] = memories(own)
+        own["verdict"] = said.get(model, {}).get("verdict", "unclear")
+        own["ways"] = _lessons(every[every.model == model])
     return found
 
 
-def memories(own):
-    """What a model's carry-over of new answers says: "two" memories, "one", "partly" shared, or "unclear".
+def _lessons(table):
+    """Over all lessons, weights, groups and directions: the most that reaches the reverse question, and the least that
+    one memory would show there, as means over seeds of what was taught; None where there is but one way.
 
-    Each direction is judged against its own control, as among the other evidence.
+    What a lesson is about is its new answer, or the old one that is to be forgotten.
     """
-    said = set()
-    for one in own["directions"].values():
-        found, control = one["carry"]["new"], one["one_memory"]["new"]
-        said.add(verdict(*(found[end] / control["estimate"] for end in ("low", "high")), control["low"]))
-    if said <= {"unclear", "blind"} or len(said) > 1 and said & {"unclear", "blind"}:
-        return "unclear"
-    return said.pop() if len(said) == 1 else "partly"
+    taught = table.answer == np.where(table.lesson == "forget", "old", "new")
+    rows = table[taught & (table.about == "difference") & table.asked.isin(["other", "inverted"])]
+    way = ["lesson", "weights", "group"]
+    if len(rows.drop_duplicates(way)) < 2:
+        return None
+    shares = rows.groupby([*way, "rewritten", "asked"], sort=False).carry_over.mean().unstack("asked").dropna()
+    return {
+        "count": len(shares),
+        "most": shares.other.max(),
+        "least": shares.inverted.min(),
+        "named": {name: list(dict.fromkeys(rows[name])) for name in way},
+    }
 
 
 def evidence(sources):
     """What four kinds of evidence say of each model, as shares of what one memory would show: 0 is two, 1 is one.
 
     `kinds` has for each kind its measures, each with its verdict over seeds, and the `verdict` that they share: "mixed"
-    where they do not; `two` and `one` are the shares that tell. `together` is that of the kinds that can tell: one,
-    two, partly, mixed, or unclear if none can.
+    where they do not; `two` and `one` are the shares that tell. `together` is that of the kind that decides, or of all
+    if it cannot tell: one, two, partly, mixed, or unclear. `alike` is that of gradients and symmetry.
     """
     table, found = sources.tables["evidence"], {}
     for model, own in table.groupby("model", sort=False):
@@ -295,17 +305,23 @@ def evidence(sources):
         for kind in [kind for kind in ABOUT if kind in set(own.kind)]:
             measures = {what: _measure(rows) for what, rows in own[own.kind == kind].groupby("what", sort=False)}
             kinds[kind] = {"measures": measures, "verdict": _agreed([one["verdict"] for one in measures.values()])}
-        found[model] = {"kinds": kinds, "together": _agreed([one["verdict"] for one in kinds.values()])}
+        decided = _agreed([one["verdict"] for kind, one in kinds.items() if kind in DECIDING])
+        alike = _agreed([one["verdict"] for kind, one in kinds.items() if kind in ("gradients", "symmetry")])
+        if decided == "unclear":
+            decided = _agreed([one["verdict"] for one in kinds.values()])
+        found[model] = {"kinds": kinds, "together": decided, "alike": alike}
     return {"models": found, "any": bool(found), "two": TWO, "one": ONE}
 
 
 def _measure(rows):
-    """One measure over seeds: its share, its ceiling, and the verdict that every seed gives, or unclear."""
-    verdicts = pd.unique(rows.verdict)
-    return over_seeds(rows.share, rows.share_low, rows.share_high) | {
-        "value": rows.value.mean(),
-        "ceiling": rows.ceiling.mean(),
-        "verdict": str(verdicts[0]) if len(verdicts) == 1 else "unclear",
+    """One measure over seeds: its share, its ceiling, its verdict, and of how many networks it is."""
+    (share, low, high), said = pooled_share(rows)
+    seen = rows[rows.verdict != "blind"] if said != "blind" else rows
+    return finding(share, low, high) | {
+        "value": seen.value.mean(),
+        "ceiling": seen.ceiling.mean(),
+        "verdict": said,
+        "seen": len(seen) if said != "blind" else 0,
     }
 
 

@@ -5,7 +5,7 @@ import math
 from ..common.contrasts import verdict
 from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
 from ..tracing.tables import SAME_QUESTION
-from ..tracing.vocabulary import CORRUPTIONS, STAGES, TOGETHER, WINDOWED, leading
+from ..tracing.vocabulary import CORRUPTIONS, STAGES, TOGETHER, TRACED, WINDOWED, leading
 from .findings import judged, over_seeds
 
 SUBJECT, ANSWER = TOGETHER
@@ -56,7 +56,7 @@ def tracing(sources):
             "needed": _needed(list(time_of.values())),
         }
     found["any"] = any(own["traced"] for own in found["models"].values())
-    found["most"] = max(count["traced"] for own in found["models"].values() for count in own["facts"].values())
+    found["most"] = int(outcomes.n[outcomes.outcome == TRACED].max()) if found["any"] else 0
     return found
 
 
@@ -65,7 +65,7 @@ def _known(findings):
 
 
 def _outcomes(rows):
-    return {"asked": int(rows.n.sum()), "traced": int(rows.n[rows.outcome == "traced"].sum())}
+    return {"asked": int(rows.n.sum()), "traced": int(rows.n[rows.outcome == TRACED].sum())}
 
 
 def _cell(rows):
