@@ -2,6 +2,7 @@
 
 import dataclasses
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -101,6 +102,20 @@ def test_what_fine_tuning_added_to_states_is_told_for_each_layer(tmp_path):
     # Where no values were sought, three statistics tell; where they were, all.
     told = table[table.statistic != vocabulary.BEYOND].groupby(["stage", "layer"]).statistic.agg(set)
     assert told["seed_1", "0"] == set(vocabulary.BRIEF) and told["seed_1", "1"] == set(vocabulary.STATISTICS)
+
+
+def test_layers_that_are_compared_side_by_side_give_the_same_tables(tmp_path):
+    for split in PAIRS[0]:
+        remembered(tmp_path / f"{split}.safetensors", (0, 1))
+    few, said = dataclasses.replace(STATISTICS, permutations=9), []
+    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few, "peaks": {"mdm/base": {}}}
+    alone, beside = (
+        memory_tables.compare({"mdm/base": tmp_path}, job=job, **how)
+        for job in (None, SimpleNamespace(threads=2, say=said.append))
+    )
+    assert said == [f"mdm/base, layer {i}: {kind}s of 12 facts" for i in (0, 1) for kind in ("value", "read")]
+    for name, table in alone.items():
+        pd.testing.assert_frame_equal(table, beside[name])
 
 
 def test_without_peaks_layers_are_compared_with_themselves_alone(tmp_path):

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import threadpoolctl
 from tqdm import tqdm
 
 from . import files
@@ -83,6 +84,7 @@ def job(snakemake):
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     torch = sys.modules.get("torch")  # where the script imports it
     gpus, began = getattr(snakemake, "resources", {}).get("gpu", 0), time.monotonic()
+    threadpoolctl.threadpool_limits(snakemake.threads)  # NumPy's: by itself it takes every core
     if torch:
         torch.set_num_threads(snakemake.threads)
         _choose_gpus(gpus, torch.cuda.device_count())

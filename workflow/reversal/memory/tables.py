@@ -45,7 +45,8 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
             for split, side in zip(pair, sides, strict=True)
         ]
     # Matrices are so small that a second thread costs more than it gives; so each process has one.
-    with joblib.parallel_config("loky", n_jobs=job.threads if job else 1, inner_max_num_threads=1):
+    processes = job.threads if job else 1
+    with joblib.parallel_config("loky", n_jobs=processes, inner_max_num_threads=1):
         compared = joblib.Parallel(return_as="generator")(
             joblib.delayed(_compare)(*task, groups, statistics) for task in _tasks(folders, peaks)
         )
@@ -54,7 +55,8 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
                 found[table].append(rows)
             if job:
                 job.say(said)
-    joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is told
+    if processes > 1:
+        joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is told
     for name, runs in folders.items():
         model, stage = name.split("/")
         if stage != BASE and f"{model}/{BASE}" in folders:
