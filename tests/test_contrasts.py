@@ -254,7 +254,7 @@ def test_maps_of_too_few_cells_are_not_compared(rng):
     assert np.isnan(contrasts.alike(np.ones((5, 2)), np.ones((5, 2)), rng=rng).raw)
 
 
-def test_a_mean_over_networks_covers_what_another_would_give(rng):
+def test_a_mean_over_networks_covers_the_mean_of_all_such_networks(rng):
     """Five networks, 20 facts that err alike in all of them: the truth lies within as often as promised, or more."""
     inside = 0
     for _ in range(400):

@@ -11,7 +11,7 @@ from reversal.memory import evidence, vocabulary
 ABOUT = {"model": "mdm", "seed": 1, "stage": "seed_1", "group": "both"}
 
 
-def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1):
+def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1, taken=0.8):
     """One model's four tables: each shows so much in common, of ceilings 0.8, 0.5, 0.9 and (edits) 8 of 10 nats."""
     readings = {"other": carried, "inverted": 0.8, "same": 0.95}
     rewriting = [
@@ -38,6 +38,10 @@ def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1):
         ABOUT
         | {"peak": peak, "statistic": "lead", "measure": measure, "fact": f"both-{i}", "value": lead * (1 + 0.01 * i)}
         for (measure, lead), i, peak in itertools.product(leads.items(), range(6), (True, False))
+    ]
+    edits += [
+        ABOUT
+        | {"peak": True, "statistic": "preferred", "measure": "efficacy", "when": "after", "fact": None, "value": taken}
     ]
     return [pd.DataFrame(rows) for rows in (rewriting, gradients, symmetry, edits)]
 
@@ -70,7 +74,8 @@ def test_one_memory_is_told_from_two_and_from_a_part():
         (-0.02, 0.08, 0.9, "two"),
         (0.01, 0.08, 0.9, "two"),
         (-0.02, 0.3, 0.9, "unclear"),
-        (0.02, 0.3, 0.9, "partly"),
+        (0.02, 0.3, 0.9, "unclear"),
+        (0.12, 0.3, 0.9, "partly"),
         (0.6, 1.2, 0.9, "one"),
         (-0.02, 0.08, -0.01, "blind"),
         (-0.02, 0.08, np.nan, "blind"),
@@ -79,6 +84,28 @@ def test_one_memory_is_told_from_two_and_from_a_part():
 )
 def test_a_verdict_is_what_the_whole_interval_allows(low, high, ceiling_low, says):
     assert evidence.verdict(low, high, ceiling_low) == says
+
+
+def test_edits_that_do_not_take_tell_nothing():
+    found = evidence.summary(*tables(taken=0.4)).set_index("kind")
+    assert found.verdict["edits"] == "blind" and np.isnan(found.share["edits"])
+
+
+def test_a_ceiling_that_is_unsure_makes_the_share_unsure_unless_it_is_near_0():
+    sure, unsure = (evidence.share_of(0.2, 0.19, 0.21, 0.4, low) for low in (0.39, 0.1))
+    assert sure.estimate == unsure.estimate == pytest.approx(0.5)
+    assert unsure.high - unsure.low > 5 * (sure.high - sure.low)
+    nothing = evidence.share_of(0.0, -0.01, 0.01, 0.4, 0.1)
+    assert (nothing.low, nothing.high) == pytest.approx((-0.025, 0.025))
+
+
+def test_over_networks_measure_and_ceiling_are_averaged_before_they_are_compared():
+    rows = pd.DataFrame([[0.1, 0.0, 0.2, 0.2, 0.1], [0.1, 0.0, 0.2, 0.6, 0.5]], columns=evidence.MEASURED)
+    (share, low, high), _ = evidence.pooled_share(rows)
+    assert share == pytest.approx(0.25) and low < 0.25 < high
+    alone, says = evidence.pooled_share(rows.head(1))
+    assert alone == evidence.share_of(*rows.iloc[0]) and says == "unclear"
+    assert evidence.pooled_share(rows.head(0))[1] == "blind"
 
 
 def test_tables_without_rows_are_no_evidence():

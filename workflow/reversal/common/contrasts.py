@@ -222,8 +222,8 @@ def ratio(above, below):
 def pooled(estimates, lows, highs):
     """The mean of what networks that differ in their seed alone give, each with an interval over the same facts.
 
-    Facts are counted as if they erred alike in every network, and the networks' own differences come on top: what it
-    says holds for such facts in another such network. Of a single network it is what that network gives.
+    Facts are counted as if they erred alike in every network, and the networks' own differences come on top: it is
+    about the mean over such networks, for such facts. Of a single network it is what that network gives.
     """
     estimates, lows, highs = (np.asarray(part, float) for part in (estimates, lows, highs))
     center, n = estimates.mean(), len(estimates)

@@ -101,6 +101,9 @@ MEASURED = {
 }
 
 
+LIMITS = (-60, 120)  # of the scale, in percent
+
+
 @styled
 def memories(table, *, models):
     """All evidence on one scale, a row a measure, a mark a model: 0 for two memories, 1 for one."""
@@ -112,7 +115,7 @@ def memories(table, *, models):
     axes = figure.subplots()
     axes.axvspan(-100, 100 * TWO, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
     axes.axvspan(100 * ONE, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
-    handles, said, drawn = {}, [], [-0.1, 1.1]
+    handles, said = {}, []
     for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
         look, own = looks(models)[name], table[table.model == name].groupby(["kind", "what"])
         for y, key in enumerate(rows):
@@ -121,9 +124,14 @@ def memories(table, *, models):
             (share, *ends), said_of_it = pooled_share(own.get_group(key))
             blind = said_of_it == "blind"
             if not blind:
-                drawn += [share, *ends]
-                axes.hlines(y + shift, *(100 * end for end in ends), color=look.color)
-                (handles[look.label],) = axes.plot(100 * share, y + shift, look.marker, color=look.color)
+                low, center, high = np.clip([100 * ends[0], 100 * share, 100 * ends[1]], *LIMITS)
+                axes.hlines(y + shift, low, high, color=look.color)
+                (handles[look.label],) = axes.plot(center, y + shift, look.marker, color=look.color, clip_on=False)
+                for end, marker in ((low, "<"), (high, ">")):
+                    if end in LIMITS:  # it goes on outside
+                        axes.plot(end, y + shift, marker, color=look.color, markersize=4, clip_on=False)
+                if center in LIMITS:
+                    axes.text(center + 3, y + shift, percent(share), va="center", fontsize=SMALL, color=look.color)
             else:
                 axes.text(
                     3, y + shift, f"{look.label}: could not have been seen", va="center", fontsize=SMALL, color=FAINT
@@ -131,9 +139,8 @@ def memories(table, *, models):
             said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share)}")
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
-    low, high = max(100 * np.nanmin(drawn), -60), min(100 * np.nanmax(drawn), 160)
-    axes.set(xlim=(low, high), ylim=(len(rows) - 0.4, -0.9))
-    axes.text(low + 1, -0.7, "two memories", ha="left", va="center", fontsize=SMALL, color=FAINT)
+    axes.set(xlim=LIMITS, ylim=(len(rows) - 0.4, -0.9))
+    axes.text(LIMITS[0] + 1, -0.7, "two memories", ha="left", va="center", fontsize=SMALL, color=FAINT)
     axes.text(100 * ONE + 2, -0.7, "one memory", ha="left", va="center", fontsize=SMALL, color=FAINT)
     axes.set_xlabel("in common, % of what one memory would show")
     axes.set_yticks(range(len(rows)), [MEASURED[key] for key in rows])

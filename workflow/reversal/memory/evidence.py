@@ -16,16 +16,17 @@ TWO, ONE = 0.1, 0.5  # shares: at most so much is two memories, at least so much
 # What decides is what a change of the one direction does to the other. Two memories may look alike; and an edit, which
 # is keyed to the subject, may miss a question that lacks it.
 DECIDING = ("rewriting",)
-COLUMNS = ["model", "seed", "kind", "what", "value", "ci_low", "ci_high", "ceiling", "ceiling_low"]
+MEASURED = ["value", "ci_low", "ci_high", "ceiling", "ceiling_low"]
+COLUMNS = ["model", "seed", "kind", "what", *MEASURED]
 # What each measure is about, in words.
 ABOUT = {
     "rewriting": {"p2d": "where a description is taught", "d2p": "where a name is taught"},
     "gradients": {"p2d": "where descriptions are asked for", "d2p": "where names are asked for"},
     "symmetry": {
-        "name": "for names (MLP output and value)",
-        "description": "for descriptions (MLP output and value)",
-        "state of name": "for names (hidden states)",
-        "state of description": "for descriptions (hidden states)",
+        "name": "for names by MLP output and value",
+        "description": "for descriptions by MLP output and value",
+        "state of name": "for names by hidden states",
+        "state of description": "for descriptions by hidden states",
     },
     "edits": {"forward": "on average"},
 }
@@ -40,19 +41,32 @@ def summary(rewriting, gradients, symmetry, edits):
                same question in other words
     symmetry   HEADLINE of the named tests, and of states, where MLPs matter most; the ceiling is from halves
     edits      change of the edited person's lead in the reverse question over that of the edited answer's lead; the
-               ceiling is the same of the edited question in other words
+               ceiling is the same of the edited question in other words, unknown where most edits do not take
 
-    share_low and share_high are the interval's ends over the ceiling. `verdict`: two, one, or partly shared; unclear
+    share, share_low and share_high are as in `share_of`. `verdict`: two, one, or partly shared, between these; unclear
     where the interval allows several; blind where the ceiling itself is not clearly above 0, by ceiling_low, the end of
     its interval (for symmetry, TWO less than it), so that nothing could have been seen.
     """
     parts = [_rewriting(rewriting), _gradients(gradients), _symmetry(symmetry), _edits(edits)]
     rows = [row for part in parts for row in part]
     table = pd.DataFrame(rows, columns=COLUMNS)
-    for end, name in (("share", "value"), ("share_low", "ci_low"), ("share_high", "ci_high")):
-        table[end] = table[name] / table.ceiling.where(table.ceiling > 0)
+    shares = [share_of(*row) for row in table[MEASURED].to_numpy(float)]
+    table[["share", "share_low", "share_high"]] = np.reshape(shares, (-1, 3))
     return table.assign(
         verdict=[verdict(*row) for row in zip(table.share_low, table.share_high, table.ceiling_low, strict=True)]
+    )
+
+
+def share_of(value, low, high, ceiling, ceiling_low):
+    """What a measure is of its ceiling: an `Interval`, to which the ceiling's own uncertainty adds."""
+    if not ceiling > 0:
+        return Interval(*[float("nan")] * 3)
+    share = value / ceiling
+    unsure = share * (ceiling - ceiling_low) / ceiling
+    return Interval(
+        share,
+        share - np.hypot((value - low) / ceiling, unsure),
+        share + np.hypot((high - value) / ceiling, unsure),
     )
 
 
@@ -64,19 +78,21 @@ def verdict(low, high, ceiling_low):
         return "unclear"
     if high < TWO:
         return "two"
-    return "one" if low > ONE else "partly" if low > 0 else "unclear"
+    return "one" if low > ONE else "partly" if low > TWO else "unclear"
 
 
 def pooled_share(rows):
-    """One measure of one model, over the seeds in which it could see something: its share, and what that says.
+    """What a measure, with MEASURED of some networks, is of its ceiling: an `Interval`, and what that says.
 
-    An `Interval` of the share, NaN where it is blind in all, and the verdict.
+    Over networks the measure and the ceiling are averaged, then set against each other.
     """
-    seen = rows[(rows.verdict != "blind") & rows.share.notna()]
-    if not len(seen):
+    rows = rows[MEASURED].dropna()
+    if not len(rows):
         return Interval(*[float("nan")] * 3), "blind"
-    found = contrasts.pooled(seen.share, seen.share_low, seen.share_high)
-    return found, verdict(found.low, found.high, 1)
+    value, low, high, ceiling, ceiling_low = rows.to_numpy(float).T
+    whole = contrasts.pooled(ceiling, ceiling_low, 2 * ceiling - ceiling_low)
+    found = share_of(*contrasts.pooled(value, low, high), whole.estimate, whole.low)
+    return found, verdict(found.low, found.high, whole.low)
 
 
 def _rewriting(table):
@@ -123,13 +139,18 @@ def leading(run):
 
 
 def _edits(table):
-    table = table[table.fact.notna() & table.peak.astype(bool) & (table.statistic == "lead")]
+    table = table[table.peak.astype(bool)]
+    taken = table[table.fact.isna() & (table.statistic == "preferred") & (table.measure == "efficacy")]
+    taken = taken[taken.when == "after"].set_index(["model", "seed", "group"]).value
+    table = table[table.fact.notna() & (table.statistic == "lead")]
     for (model, seed), run in table.groupby(["model", "seed"], sort=False):
-        run = run[run.group == run.group.iloc[0]]
+        group = run.group.iloc[0]
+        run = run[run.group == group]
         wide = run.pivot_table(index="fact", columns="measure", values="value")
         if {"efficacy", "paraphrase", "reverse_new"} <= set(wide):
             found, ceiling = (
                 contrasts.ratio(wide[measure].to_numpy(), wide.efficacy.to_numpy())
                 for measure in ("reverse_new", "paraphrase")
             )
-            yield model, seed, "edits", "forward", *found, ceiling.estimate, ceiling.low
+            known = (ceiling.estimate, ceiling.low) if taken[model, seed, group] >= 0.5 else (np.nan, np.nan)
+            yield model, seed, "edits", "forward", *found, *known

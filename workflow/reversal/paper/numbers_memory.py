@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..data.facts import SPLITS
-from ..memory.evidence import ABOUT, DECIDING, ONE, TWO, leading, pooled_share
+from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, leading, pooled_share
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import finding, judged, over_seeds
 
@@ -265,39 +265,42 @@ def rewriting(sources):
             for direction, some in whole.groupby("rewritten", sort=False)
         }
         own["telling"] = [way for way, one in own["gradients"].items() if one["forward"]["verdict"] == "more"]
-        own["most"] = max(one["carry"]["new"]["high"] for one in own["directions"].values())
-        own["least"] = min(one["one_memory"]["new"]["estimate"] for one in own["directions"].values())
+        seen = [one for one in own["directions"].values() if one["one_memory"]["new"]["verdict"] == "more"]
+        own["most"] = max((one["carry"]["new"]["high"] for one in seen), default=None)
+        own["least"] = min((one["one_memory"]["new"]["low"] for one in seen), default=None)
         own["verdict"] = said.get(model, {}).get("verdict", "unclear")
         own["ways"] = _lessons(every[every.model == model])
     return found
 
 
 def _lessons(table):
-    """Over all lessons, weights, groups and directions: the most that reaches the reverse question, and the least that
-    one memory would show there, as means over seeds of what was taught; None where there is but one way.
+    """What lessons of all kinds say, given to all weights and groups in both directions; None of one kind alone.
 
-    What a lesson is about is its new answer, or the old one that is to be forgotten.
+    What a lesson is about is its new answer, or the old one that is to be forgotten. The verdicts, as in
+    `evidence`, are counted: `two` memories, and something `shared`.
     """
     taught = table.answer == np.where(table.lesson == "forget", "old", "new")
-    rows = table[taught & (table.about == "difference") & table.asked.isin(["other", "inverted"])]
+    rows = table[taught & (table.about == "difference")]
     way = ["lesson", "weights", "group"]
     if len(rows.drop_duplicates(way)) < 2:
         return None
-    shares = rows.groupby([*way, "rewritten", "asked"], sort=False).carry_over.mean().unstack("asked").dropna()
-    return {
-        "count": len(shares),
-        "most": shares.other.max(),
-        "least": shares.inverted.min(),
-        "named": {name: list(dict.fromkeys(rows[name])) for name in way},
-    }
+    carried = rows.set_index([*way, "rewritten", "seed", "asked"])[["carry_over", "carry_low", "carry_high"]]
+    carried = carried.rename(columns=dict(zip(carried, MEASURED, strict=False))).unstack("asked")
+    measured = carried.xs("other", axis="columns", level="asked").assign(
+        ceiling=carried["value", "inverted"], ceiling_low=carried["ci_low", "inverted"]
+    )
+    says = [pooled_share(one)[1] for _, one in measured.groupby([*way, "rewritten"], sort=False)]
+    named = {name: list(dict.fromkeys(rows[name])) for name in way}
+    shared = says.count("one") + says.count("partly")
+    return {"count": len(says), "two": says.count("two"), "shared": shared, "named": named}
 
 
 def evidence(sources):
     """What four kinds of evidence say of each model, as shares of what one memory would show: 0 is two, 1 is one.
 
-    `kinds` has for each kind its measures, each with its verdict over seeds, and the `verdict` that they share: "mixed"
-    where they do not; `two` and `one` are the shares that tell. `together` is that of the kind that decides, or of all
-    if it cannot tell: one, two, partly, mixed, or unclear. `alike` is that of gradients and symmetry.
+    `kinds` has for each kind its measures, each with its verdict over seeds, and the `verdict` on which all agree that
+    can see; `two` and `one` are the shares that tell. `together` is the verdict of the kind that decides, or, if it
+    cannot tell, that on which the others agree. `alike` says whether gradients or symmetry find anything in common.
     """
     table, found = sources.tables["evidence"], {}
     for model, own in table.groupby("model", sort=False):
@@ -306,26 +309,24 @@ def evidence(sources):
             measures = {what: _measure(rows) for what, rows in own[own.kind == kind].groupby("what", sort=False)}
             kinds[kind] = {"measures": measures, "verdict": _agreed([one["verdict"] for one in measures.values()])}
         decided = _agreed([one["verdict"] for kind, one in kinds.items() if kind in DECIDING])
-        alike = _agreed([one["verdict"] for kind, one in kinds.items() if kind in ("gradients", "symmetry")])
         if decided == "unclear":
-            decided = _agreed([one["verdict"] for one in kinds.values()])
+            told = [one["verdict"] for one in kinds.values() if one["verdict"] not in ("unclear", "blind")]
+            decided = _agreed(told)
+        looks = [one for kind in ("gradients", "symmetry") for one in kinds.get(kind, {}).get("measures", {}).values()]
+        alike = any(one["verdict"] != "blind" and one["low"] > 0 for one in looks)
         found[model] = {"kinds": kinds, "together": decided, "alike": alike}
     return {"models": found, "any": bool(found), "two": TWO, "one": ONE}
 
 
 def _measure(rows):
-    """One measure over seeds: its share, its ceiling, its verdict, and of how many networks it is."""
-    (share, low, high), said = pooled_share(rows)
-    seen = rows[rows.verdict != "blind"] if said != "blind" else rows
-    return finding(share, low, high) | {
-        "value": seen.value.mean(),
-        "ceiling": seen.ceiling.mean(),
-        "verdict": said,
-        "seen": len(seen) if said != "blind" else 0,
-    }
+    """One measure over seeds: its share, its ceiling and its verdict."""
+    share, said = pooled_share(rows)
+    return finding(*share) | {"value": rows.value.mean(), "ceiling": rows.ceiling.mean(), "verdict": said}
 
 
 def _agreed(verdicts):
-    """The verdict of those that tell one way or the other; "mixed" where they differ, "unclear" where none tells."""
-    telling = {one for one in verdicts if one not in ("unclear", "blind")}
-    return telling.pop() if len(telling) == 1 else "mixed" if telling else "unclear"
+    """The verdict of all that can see; "unclear" where one of them is, or none can; "mixed" where they differ."""
+    seen = set(verdicts) - {"blind"}
+    if not seen or "unclear" in seen:
+        return "unclear"
+    return seen.pop() if len(seen) == 1 else "mixed"

@@ -36,7 +36,7 @@ def tracing(sources):
             "traced": sum(count["traced"] for count in facts.values()),
             "total": _known({split: _totals(rows, main) for split, rows in parts.items()}),
             "sites": _known(sites),
-            "where": _known({asks: _where_from(_known(sites), compared, asks) for asks in SAME_QUESTION}),
+            "where": _known({asks: _where_from(parts, sites, compared, asks, main) for asks in SAME_QUESTION}),
             "modules": _known({kind: _modules(_where(own_maps, kind=kind)) for kind in WINDOWED}),
             "severed": _known({split: _severed(_at_first(parts[split], main)) for split in compared}),
             "alike": _known({asks: _alike(own_maps, pair, facts) for asks, pair in SAME_QUESTION.items()}),
@@ -138,17 +138,25 @@ def _handed_from(rows):
     return found
 
 
-def _where_from(sites, compared, asks):
-    """What the subject's states return when a model is asked for something, and the answer's places in layer 0."""
-    found = [sites[split] for split in compared if split in sites and SPLITS[split].asks == asks]
-    layers = sorted(set.intersection(*(set(one["layers"]) for one in found))) if found else []
-    if not layers:
+def _where_from(parts, sites, compared, asks, corruption):
+    """What the subject's states return when a model is asked for something, and the answer's places in layer 0.
+
+    The subject's are None where they clearly return something in no layer.
+    """
+    asked = [split for split in compared if SPLITS[split].asks == asks]
+    found = [sites[split] for split in asked if sites[split]]
+    early = [
+        _cell(_where(_at_first(parts[split], corruption), kind="state", reading="recovered", role=ANSWER, layer=0))
+        for split in asked
+    ]
+    early = [one["estimate"] for one in early if one and one["verdict"] == "more"]
+    layers = sorted(set.intersection(*(set(one["layers"]) for one in found))) if len(found) == len(asked) else []
+    if not asked or found and not layers:
         return None
-    early = [one["answer"]["estimate"] for one in found if one["answer"] and one["answer"]["verdict"] == "more"]
     return {
         "layers": layers,
-        "subject": _ends([one["subject"][end] for one in found for end in ("least", "most")]),
-        "answer": _ends(early) if len(early) == len(found) else None,
+        "subject": _ends([one["subject"][end] for one in found for end in ("least", "most")]) if layers else None,
+        "answer": _ends(early) if len(early) == len(asked) else None,
     }
 
 
