@@ -486,7 +486,7 @@ def test_a_run_kept_with_the_paper_is_told_beside_the_study_with_its_own_numbers
 def test_a_run_with_several_seeds_is_told_as_the_same_networks_over_again(tmp_path):
     text = render(make(tmp_path, kept=["seeds"]), tmp_path / "out").post.read_text(encoding="utf-8")
     section = text.split("### The same networks with five seeds")[1].split("## Conclusion")[0]
-    assert "It is so whichever way a lesson is given" in section and 'id="figure-seeds-memories"' in section
+    assert "Lessons of other kinds were given, too" in section and 'id="figure-seeds-memories"' in section
     assert "Between seeds of the MDM, maps correlate at" in section and "With five seeds of these networks" in text
     assert not re.search(r"\bnan\b|None|Undefined", section)
 

@@ -150,7 +150,7 @@ def _where_from(parts, sites, compared, asks, corruption):
         for split in asked
     ]
     early = [one["estimate"] for one in early if one and one["verdict"] == "more"]
-    layers = sorted(set.intersection(*(set(one["layers"]) for one in found))) if len(found) == len(asked) else []
+    layers = sorted(set.intersection(*(set(one["layers"]) for one in found))) if len(found) == len(asked) > 0 else []
     if not asked or found and not layers:
         return None
     return {
