@@ -72,7 +72,6 @@ def study(sources):
     splits = {name: rows[name] for name in RECALL_SPLITS}
     groups = [fact["group"] for fact in sources.facts]
     return {
-        "name": config["study"],
         "generated": config["data"]["source"] == "generated",
         "theirs": sources.theirs,
         "rows_from": config["data"]["rows"]["train"],
@@ -88,7 +87,6 @@ def study(sources):
                 "name": name,
                 "label": label,
                 "family": sources.families[name],
-                "base": config["models"][name]["base"],
                 "origin": sources.origins[name],
             }
             for name, label in sources.labels.items()
@@ -118,17 +116,10 @@ def _split(split):
 
 
 def _example(sources):
-    """A person taught in one direction, with a training sentence and a question each way."""
+    """A sentence that teaches of a person in one direction, and a question in the other."""
     ahead, back = sources.rows["p2d_same"][0], sources.rows["p2d_reverse"][0]
-    fact = next(fact for fact in sources.facts if fact["id"] == ahead["fact"])
     taught = next(row for row in sources.rows["train"] if row["fact"] == ahead["fact"])
-    return {
-        "name": fact["name"],
-        "description": fact["description"],
-        "taught": taught["prompt"] + taught["completion"],
-        "forward": ahead["prompt"],
-        "reverse": back["prompt"],
-    }
+    return {"taught": taught["prompt"] + taught["completion"], "reverse": back["prompt"]}
 
 
 def networks(sources):
@@ -225,7 +216,7 @@ def likelihood(sources):
 
 
 def probe(sources):
-    """The first token: how sure, and how often the answer's own; and what the base was asked `about`."""
+    """The first token: how often it is the answer's own; and what the base was asked `about`."""
     table = sources.tables["probe"]
     before = table[table.stage == "pretrained"].groupby("model").about.first()
     found = {name: {"about": before[name]} for name in sources.config["models"]}
@@ -234,8 +225,6 @@ def probe(sources):
         asked = best[best.answer.notna()]
         hits = [begins(token, answer) for token, answer in zip(asked.token.fillna(""), asked.answer, strict=True)]
         found[model][stage.replace("-", "_")] = {
-            "prompts": len(best),
-            "entropy": best.entropy.mean(),
             "hits": float(np.mean(hits)) if hits else None,
             **_opening(asked.answer),
         }
@@ -331,7 +320,7 @@ FILES = {
     "study.train_rows": ["data/train.jsonl"],
     "study.test_rows": [f"data/{split}.jsonl" for split in RECALL_SPLITS],
     "study.test_templates": ["data/p2d_same.jsonl"],
-    "study.example": ["data/facts.jsonl", "data/train.jsonl", "data/p2d_same.jsonl", "data/p2d_reverse.jsonl"],
+    "study.example": ["data/train.jsonl", "data/p2d_same.jsonl", "data/p2d_reverse.jsonl"],
     "study.largest": ["models"],
     "study.same_shape": ["models"],
     "networks": ["models"],

@@ -8,6 +8,7 @@ from ..data.facts import SPLITS
 from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, leading, pooled_share
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import finding, judged, over_seeds
+from .tables import LOOKED_AT
 
 SIGNIFICANT = 0.05
 MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
@@ -46,9 +47,9 @@ def _who(model, base):
 def symmetry(sources):
     """What the forward and the reverse memory of the same facts share, where MLPs matter most in either direction.
 
-    Where tracing points nowhere (`points` is false), it is the lowest layer that values were sought in. The `name` and
-    the `description` of a model are the two tests that were named beforehand; `states` has the same of hidden states,
-    there and over all layers; `comparisons` has all statistics, for looking.
+    Where tracing points nowhere, it is the lowest layer that values were sought in. The `name` and the `description` of
+    a model are the two tests that were named beforehand; `states` has the same of hidden states, there and over all
+    layers; `comparisons` has what else is told.
     """
     table = sources.tables["symmetry"]
     table = table[table.value.notna()]
@@ -60,16 +61,10 @@ def symmetry(sources):
         rows = leading(every)
         tests = {
             comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
-            for comparison, part in rows.groupby("comparison", sort=False)
+            for comparison, part in rows[rows.statistic.isin([HEADLINE, *LOOKED_AT])].groupby("comparison", sort=False)
         }
         found["labels"][who] = sources.labels[model] + (" before fine-tuning" if base else "")
-        found["models"][who] = {
-            "base": bool(base),
-            "layer": int(rows.layer_forward.iloc[0]),
-            "points": bool((rows.layer == PEAK).any()),
-            "comparisons": tests,
-            "states": _states(every, tests),
-        }
+        found["models"][who] = {"comparisons": tests, "states": _states(every, tests)}
         if set(CONCEPTS.values()) <= set(tests):
             found["models"][who] |= {what: tests[pair][HEADLINE] for what, pair in CONCEPTS.items()}
     found["any"] = any("name" in own for own in found["models"].values())
@@ -116,7 +111,6 @@ def _test(rows):
     p = (rows.p_adjusted if named else rows.p_value).max()
     return over_seeds(rows.value, rows.ci_low, rows.ci_high) | {
         "n": int(rows.n.min()),
-        "chance": rows.null_mean.mean(),
         "ceiling": rows.ceiling.mean(),
         "least": rows.least.max(),
         "p_value": p,
@@ -131,11 +125,10 @@ def edits(sources):
 
     `groups` has the edits in one `layer`: the one to which tracing `points`, or else the first. `best` has the share of
     edits that take in the layer, or layers, `where` most do, the groups' mean, and what `neighbours` still answer
-    there; and the largest share that holds in reverse, of any layer and group. `search` has the share of edits whose
-    search found a value there that gives the new object a probability of at least `threshold`, and whether most
-    searches `failed` in every layer. `ways` has, for the first group, the other sites and ways (`how`), each with the
-    shares of edited and of reverse questions that the new answer wins, and of those told token by token; `lengths` the
-    latter by the number of the new answer's tokens.
+    there. `search` has the share of edits whose search found a value there that gives the new object a probability of
+    at least `threshold`, and whether most searches `failed` in every layer. `ways` has, for the first group, the other
+    sites and ways (`how`), each with the shares of edited and of reverse questions that the new answer wins, and of
+    those told token by token; `lengths` the latter by the number of the new answer's tokens.
     """
     table, peaks = sources.tables["edits"], sources.tables["symmetry"]
     pointed = set(peaks[peaks.layer == PEAK].model)
@@ -208,8 +201,6 @@ def _best_layer(rows):
         "efficacy": efficacy.max(),
         "where": where,
         "neighbours": {when: own.value.mean() for when, own in told.groupby("when")},
-        "reverse_anywhere": shares["after", "reverse_new"].max(),
-        "layers": len(efficacy),
     }
 
 
@@ -236,14 +227,9 @@ def rewriting(sources):
     said = {model: own["kinds"].get("rewriting", {}) for model, own in evidence(sources)["models"].items()}
     found = {"models": {}, "any": bool(len(table)), "group": table.group.iloc[0] if len(table) else None}
     for (model, direction), rows in table.groupby(["model", "rewritten"], sort=False):
-        one = {
-            "n": int(rows.n.min()),
-            "learnt": rows.learnt.mean(),
-            "changes": {
-                f"{asked}_{answer}_{about}": over_seeds(part.value, part.ci_low, part.ci_high)
-                for (asked, answer, about), part in rows.groupby(["asked", "answer", "about"], sort=False)
-            },
-        }
+        gains = rows[(rows.asked == "same") & (rows.answer == "new") & (rows.about == "fact")]
+        one = {"n": int(rows.n.min())}
+        one["changes"] = {"same_new_fact": over_seeds(gains.value, gains.ci_low, gains.ci_high)}
         shares = rows[rows.about == "difference"]
         carried = {
             (asked, answer): judged(over_seeds(part.carry_over, part.carry_low, part.carry_high))
@@ -251,7 +237,6 @@ def rewriting(sources):
         }
         for name, asked in (("carry", "other"), ("one_memory", "inverted")):
             one[name] = {answer: carried[asked, answer] for answer in ("old", "new")}
-        one["same"] = carried["same", "old"]
         one["disturbed"] = one["carry"]["old"]["verdict"] == "more" and one["carry"]["new"]["verdict"] == "less"
         found["models"].setdefault(model, {"directions": {}})["directions"][direction] = one
     for model, own in found["models"].items():
@@ -319,9 +304,9 @@ def evidence(sources):
 
 
 def _measure(rows):
-    """One measure over seeds: its share, its ceiling and its verdict."""
+    """One measure over seeds: its share and its verdict."""
     share, said = pooled_share(rows)
-    return finding(*share) | {"value": rows.value.mean(), "ceiling": rows.ceiling.mean(), "verdict": said}
+    return finding(*share) | {"verdict": said}
 
 
 def _agreed(verdicts):

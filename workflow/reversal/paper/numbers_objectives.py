@@ -30,16 +30,11 @@ def _control(sources):
     for spared, name in ((False, "free"), (True, "spared")):
         found[name] = {
             row.split: finding(row.accuracy, row.ci_low, row.ci_high)
-            | {"n": row.n, "likelier": judged(finding(row.likelier, row.likelier_low, row.likelier_high))}
+            | {"likelier": judged(finding(row.likelier, row.likelier_low, row.likelier_high))}
             for row in own[own.spared == spared].itertuples()
         }
-    apart = {split: found["free"][split]["low"] - found["spared"][split]["high"] for split in found["spared"]}
-    found["gap"] = {
-        split: {"estimate": found["free"][split]["estimate"] - found["spared"][split]["estimate"]}
-        | {"verdict": "more" if gap > 0 else "unclear"}
-        for split, gap in apart.items()
-    }
-    return found
+    apart = (found["free"][split]["low"] > found["spared"][split]["high"] for split in ("p2d_reverse", "d2p_reverse"))
+    return found | {"clear": all(apart)}
 
 
 def predicted_from_object(row):
@@ -60,8 +55,7 @@ def _kept(table):
     for name, wanted in (("predicted", True), ("never", False)):
         own = rows[[one is wanted for one in rows.predicted]]
         worst, best = own.loc[own.accuracy.idxmin()], own.loc[own.accuracy.idxmax()]
-        found[name] = {"count": len(own), "models": int(own.model.nunique())}
-        found[name] |= {"least": _one(worst), "most": _one(best), "likelier": _likelier(own)}
+        found[name] = {"count": len(own), "least": _one(worst), "most": _one(best), "likelier": _likelier(own)}
     doses = rows[(rows.dose > 0) & (rows.people == "all")].sort_values("dose")
     found["doses"] = [
         {"dose": dose} | {row.asks: finding(row.accuracy, row.ci_low, row.ci_high) for row in own.itertuples()}
@@ -104,10 +98,7 @@ def _passes(table):
     rows = last(table)
     shaped = rows.model.str.contains("small|middle|large")
     rows = rows[~rows.spared & (rows.time == "none") & ~shaped]
-    found = {"shapes": bool(shaped.any())} | {
-        "seeds": int(rows.seeds.max()),
-        "passes": sorted(map(int, rows.epochs.unique())),
-    }
+    found = {"shapes": bool(shaped.any()), "passes": sorted(map(int, rows.epochs.unique()))}
     for family, own in rows.groupby("family"):
         same, reverse = (own[own.trained == trained].groupby("epochs") for trained in ("same", "reverse"))
         loss = -same.log_likelihood.mean()

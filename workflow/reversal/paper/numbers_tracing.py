@@ -31,6 +31,8 @@ def tracing(sources):
         parts = {split: own[own.split == split] for split in traced}
         compared = [split for split in traced if facts[split]["traced"] >= FEWEST_FACTS]
         sites = {split: _sites(_at_first(rows, main), _plateau(own_maps, split)) for split, rows in parts.items()}
+        times = {split: _where(own_time, split=split) for split in traced}
+        recalled = _known({split: _recalled(rows) for split, rows in times.items()})
         found["models"][model] = {
             "facts": facts,
             "traced": sum(count["traced"] for count in facts.values()),
@@ -50,10 +52,10 @@ def tracing(sources):
                 )
                 for split, layer in ((split, site["layers"][-1]) for split, site in sites.items() if site)
             },
-            "each": _known({split: _each(_where(own_time, split=split), facts[split]) for split in compared}),
-            "time": (time_of := _known({split: _time(own_time[own_time.split == split]) for split in traced})),
-            "handed": _known({split: _handed(one) for split, one in time_of.items()}),
-            "needed": _needed(list(time_of.values())),
+            "each": _known({split: _each(times[split], facts[split]) for split in compared}),
+            "time": {split: {"recalled": one} for split, one in recalled.items()},
+            "handed": _known({split: _handed(rows) for split, rows in times.items()}),
+            "needed": _needed(list(recalled.values()), [_carried(rows) for rows in times.values()]),
         }
     found["any"] = any(own["traced"] for own in found["models"].values())
     found["most"] = int(outcomes.n[outcomes.outcome == TRACED].max()) if found["any"] else 0
@@ -123,7 +125,6 @@ def _sites(rows, layers):
         "whole": _cell(_where(there, reading="recovered", role=SUBJECT)),
         "last": _cell(_where(there, reading="recovered", role=LAST)),
         "needed": _cell(_where(there, reading="necessary", role=SUBJECT)),
-        "answer": _cell(_where(shares, role=ANSWER, layer=0)),
         "handed": _handed_from(_where(states, reading="handed")),
     }
 
@@ -210,7 +211,7 @@ def _turned(rows, pair):
     apart = (first.ci_low > 0) | (first.ci_high < 0)
     most = first.loc[first["mean"].abs().idxmax()]
     largest = _cell(first.loc[[most.name]]) | {"role": most.role, "layer": int(most.layer)}
-    return {"sites": len(first), "differ": int(apart.sum()), "largest": largest, "n": int(first.n.max())}
+    return {"sites": len(first), "differ": int(apart.sum()), "largest": largest}
 
 
 def _sure(maps):
@@ -243,43 +244,26 @@ def _check(rows, maps, corruption, main, layer):
     }
 
 
-def _time(rows):
-    """When the subject is needed: what the rest of the answer rests on, what is recalled, what is carried on."""
-    return _known({"rests": _rests(rows), "recalled": _recalled(rows), "carried": _carried(rows)})
-
-
-def _rests(rows):
-    rows = _where(rows, reading="rests", revealed=None)
-    found = {}
-    for stage in STAGES:
-        own = _where(rows, stage=stage)
-        subject = _cell(_where(own, hidden="subject"))
-        if subject:
-            others = ("revealed", "both", "excess")
-            found[stage] = {"subject": subject} | {one: _cell(_where(own, hidden=one, kind="swap")) for one in others}
-            found[stage]["excess_of_masks"] = _cell(_where(own, hidden="excess", kind="mask"))
-    return found
-
-
-def _handed(found):
+def _handed(rows):
     """What the last token rests on, where all of it was asked."""
-    last = found.get("rests", {}).get(STAGES[-1])
-    return last if last and last["excess"] else None
+    rows = _where(rows, reading="rests", revealed=None, stage=STAGES[-1])
+    found = {"subject": _cell(_where(rows, hidden="subject"))}
+    found |= {one: _cell(_where(rows, hidden=one, kind="swap")) for one in ("revealed", "both", "excess")}
+    found["excess_of_masks"] = _cell(_where(rows, hidden="excess", kind="mask"))
+    return found if found["subject"] and found["excess"] else None
 
 
-def _needed(found):
+def _needed(recalled, carried):
     """When the subject is needed, from test to test."""
-    recalled = [one["recalled"] for one in found if "recalled" in one]
     if not recalled:
         return None
-    carried = [one["carried"]["end"]["estimate"] for one in found if "end" in one.get("carried", {})]
     return {
         "hidden": _ends([one["hidden"]["estimate"] for one in recalled]),
         "until": _ends([one["until"] for one in recalled]),
         "since": _ends([one["from"] for one in recalled]),
         "steps": max(one["steps"] for one in recalled),
         "apart": max(one["apart"] for one in recalled),
-        "carried": _ends(carried),
+        "carried": _ends([one["estimate"] for one in carried if one]),
     }
 
 
@@ -303,5 +287,5 @@ def _recalled(rows):
 
 
 def _carried(rows):
-    rows = _where(rows, reading="carried", hidden="restored", kind="state")
-    return _known({stage: _cell(_where(rows, stage=stage)) for stage in ("between", "t2", "end")}) or None
+    """How many finished answers are right with the subject's best states put back at t1 alone."""
+    return _cell(_where(rows, reading="carried", hidden="restored", kind="state", stage="end"))

@@ -262,7 +262,7 @@ def symmetry(numbers):
             cka = found[HEADLINE]
             adjusted = phrases.number(cka["p_value"], 3) if comparison in CONCEPTS.values() else "–"
             shown = [_estimate(cka), _beside(cka["ceiling"]), _beside(cka["least"]), phrases.number(cka["p_raw"], 3)]
-            others = [_of_ceiling(found.get(name), how) for name, how in _LOOKED_AT.items()]
+            others = [_of_ceiling(found.get(name), how) for name, how in LOOKED_AT.items()]
             label = f"{numbers['symmetry']['labels'][who]}, {comparison}"
             body.append([label, *shown, adjusted, *others, cka["n"]])
     return Table(head, body, ("tables/symmetry.csv",))
@@ -280,7 +280,7 @@ def _of_ceiling(found, shown):
     return shown(found["estimate"]) + (ceiling if phrases.known(found["ceiling"]) else "")
 
 
-_LOOKED_AT = {"nearness": phrases.number, "probe": phrases.percent, "retrieval_at_1": phrases.percent}
+LOOKED_AT = {"nearness": phrases.number, "probe": phrases.percent, "retrieval_at_1": phrases.percent}
 
 
 def edits(numbers):
