@@ -59,20 +59,3 @@ def test_the_mean_of_nothing_is_not_a_number(values):
 def test_one_fact_gives_a_mean_without_an_interval():
     estimate, low, high = intervals.mean([3.0])
     assert estimate == 3 and np.isnan(low) and np.isnan(high)
-
-
-def test_holm_on_a_case_worked_by_hand():
-    assert intervals.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
-def test_a_test_that_was_not_made_does_not_count():
-    adjusted = intervals.holm([0.01, np.nan, 0.03])
-    assert np.isnan(adjusted[1])
-    assert adjusted[[0, 2]] == pytest.approx(intervals.holm([0.01, 0.03]))
-    assert intervals.holm([]).shape == (0,)
-
-
-def test_holm_is_never_kinder_than_benjamini_hochberg(rng):
-    p = rng.random(40) ** 2
-    assert (intervals.holm(p) >= stats.false_discovery_control(p) - 1e-12).all()
-    assert (intervals.holm(p) <= 1).all()

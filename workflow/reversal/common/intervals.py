@@ -1,4 +1,4 @@
-"""Plain estimates with their uncertainty, and corrections for many tests; `contrasts` has what claims rest on.
+"""Plain estimates with their uncertainty; `contrasts` has what claims rest on.
 
 A NaN is a measurement that was not made: it is left out.
 What cannot be known from the rest is NaN, never an error.
@@ -44,19 +44,6 @@ def mean(values, level=0.95):
         variance = np.where(known, (values - estimate) ** 2, 0).sum(0) / (n - 1)
         reach = special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(variance / n)
     return _interval(estimate, estimate - reach, estimate + reach)
-
-
-def holm(p_values):
-    """Holm's adjusted p-values: they bound the chance of even one false finding in the family.
-
-    A NaN is no test, so it neither counts nor changes.
-    """
-    p_values = np.asarray(p_values, float)
-    adjusted, tested = p_values.copy(), np.flatnonzero(~np.isnan(p_values))
-    order = tested[np.argsort(p_values[tested])]
-    stepped = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
-    adjusted[order] = np.minimum(stepped, 1)
-    return adjusted
 
 
 def _interval(*parts):
