@@ -29,9 +29,9 @@ class Pair(NamedTuple):
     parent_type: str
 
 
-def download(path, *, url=URL, digest=SHA256):
+def download(path):
     """Fetch the published pairs at their pinned commit."""
-    fetch(url, path, digest)
+    fetch(URL, path, SHA256)
 
 
 def read(path, *, repeated=False):

@@ -43,10 +43,10 @@ class Sheet:
         kept = re.sub(" (?= )|^ | $", "\u00a0", plain(text))
         return self.axes.text(x, y, kept, fontsize=size, va="baseline", **family, **options)
 
-    def heading(self, text, note="", x=MARGIN, **options):
+    def heading(self, text, note=""):
         """A line in bold with a fainter note after it."""
         self.y += 12
-        self.text(x, self.y, text, size=NORMAL + 0.5, fontweight="bold", **options)
+        self.text(MARGIN, self.y, text, size=NORMAL + 0.5, fontweight="bold")
         if note:
             self.text(POINTS - MARGIN, self.y, note, size=NORMAL - 0.5, color=FAINT, ha="right")
         self.y += 6
@@ -144,12 +144,12 @@ def _join(letters):
     return joined
 
 
-def flow(widths, room, gap=GAP):
+def flow(widths, room):
     """Rows of boxes side by side within `room` points: [(row, x), …], one for each of `widths`."""
     places, row, x = [], 0, 0.0
     for width in widths:
         if x and x + width > room:
             row, x = row + 1, 0.0
         places.append((row, x))
-        x += width + gap
+        x += width + GAP
     return places

@@ -1,6 +1,6 @@
 """Where facts come from inside the models, in nats: causal traces of single facts, on average, and over steps."""
 
-from functools import partial
+from operator import methodcaller
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ FORWARD = ("p2d_same", "both_p2d", "d2p_reverse", "known_p2d")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same", "known_d2p")
 MASK = "M"
 LEAST = 0.05  # share of what hiding the subject costs: roles that return less are not drawn
-MOST_TOKENS, MOST_STEPS, MOST_LAYERS = 34, 3, 4
+MOST_TOKENS, MOST_STEPS = 34, 3
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
 NO_TRACES = "No fact was traced."
 EFFECT = "nats of the answer returned"
@@ -86,10 +86,10 @@ def trace_facts(traces, *, models, kind="state"):
     rows = panels({key for key, some in traces.items() if some}, models)
     if not rows:
         return nothing(NO_TRACES)
-    chosen = one_fact([traces[row.model, row.split] for row in rows], partial(_effects, kind, corruption))
+    chosen = one_fact([traces[row.model, row.split] for row in rows], methodcaller("effects", corruption, kind))
     sheet = Sheet()
     for row, trace in zip(rows, chosen, strict=True):
-        effects = _effects(kind, corruption, trace)
+        effects = trace.effects(corruption, kind)
         sheet.heading(row.title, f"fact {plain(trace.about['fact'])}")
         places = shown_places(trace)
         height = PITCH * len(places)
@@ -131,11 +131,6 @@ def shown_places(trace):
     traced = len(trace.roles[0]) - len(together)
     places = [place for place in (*range(prompt), *range(start, end)) if place < traced]
     return places[max(0, len(places) - MOST_TOKENS) :] + together
-
-
-def _effects(kind, corruption, trace):
-    """Indirect effects (S', P, L) of one kind, in nats."""
-    return trace.effects(corruption, kind)
 
 
 def _label(trace, s, place):
@@ -220,9 +215,9 @@ def trace_average(table, *, models):
     return Drawing(figure, dict.fromkeys(KINDS, "not traced") | largest | says)
 
 
-def _drawn(table, models, *readings, score="log_probability"):
-    """The rows at t1 of the leading corruption, one score and the first seed; and the panels that they fill."""
-    table = table[(table.corruption == vocabulary.leading(table.corruption)) & (table.score == score)]
+def _drawn(table, models, *readings):
+    """The rows at t1, in nats, of the leading corruption and the first seed; and the panels that they fill."""
+    table = table[(table.corruption == vocabulary.leading(table.corruption)) & (table.score == "log_probability")]
     table = table[(table.seed == table.seed.min()) & (table.stage == vocabulary.STAGES[0])]
     table = table[table.reading.isin(readings)]
     if readings in (("recovered",), ("indirect",)) and len(table):
@@ -256,7 +251,7 @@ def _peak(maps, roles, columns):
     return "; ".join(said) or "not traced"
 
 
-def _curve(axes, rows, x, look, label=None):
+def _curve(axes, rows, x, look):
     """A line of means with its intervals; the handle that a legend needs."""
     color, marker, line = look
     rows = rows.sort_values(x)
@@ -265,7 +260,7 @@ def _curve(axes, rows, x, look, label=None):
         axes.fill_between(at, rows.ci_low, rows.ci_high, color=color, alpha=0.15, linewidth=0)
     else:  # a band of one point is not seen
         axes.vlines(at, rows.ci_low, rows.ci_high, color=color, linewidth=1.1)
-    return axes.plot(at, rows["mean"], color=color, marker=marker, linestyle=line, markersize=4, label=label)[0]
+    return axes.plot(at, rows["mean"], color=color, marker=marker, linestyle=line, markersize=4)[0]
 
 
 def _lines(figure, grid, used, ylabel, xlabel="layer", columns=3):

@@ -33,7 +33,7 @@ EACH = "lead"  # the statistic whose change is told for each edit
 class Site(NamedTuple):
     """Where and how an edit is made."""
 
-    how: str  # of EDITS
+    how: str  # layer, traced, random, masked or both
     layer: int
     role: str = LAST  # of the token whose key the edit answers to
 

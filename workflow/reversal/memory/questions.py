@@ -91,17 +91,16 @@ def place_of(role, subject, end, start=0):
     return places.get(role, places[LAST])
 
 
-def phrase(asker, subject, ending="", prefix="", *, owner=0, role=LAST):
-    """The `Sequence` of a subject between a prefix and an ending; what comes next is predicted, whatever it is."""
+def phrase(asker, subject, ending="", *, owner=0, role=LAST):
+    """The `Sequence` of a subject before an ending; what comes next is predicted, whatever it is."""
     net, tokenizer, canvas = asker
-    before = f"{prefix} " if prefix else ""
-    coded = tokenizer(before + subject + ending, return_offsets_mapping=True)
-    ids, span = coded["input_ids"], (len(before), len(before) + len(subject))
-    place = place_of(role, spelling.token_range(before + subject + ending, coded["offset_mapping"], span), len(ids))
+    coded = tokenizer(subject + ending, return_offsets_mapping=True)
+    ids, span = coded["input_ids"], (0, len(subject))
+    place = place_of(role, spelling.token_range(subject + ending, coded["offset_mapping"], span), len(ids))
     following = {network.read_at(net, len(ids)): 0}
     if not network.is_diffusion(net):
         return Sequence(ids, place, following, owner)
-    masks = canvas - len(tokenizer(subject + ending)["input_ids"])
+    masks = canvas - len(ids)
     if masks < 1:
         raise UserError(f"{subject + ending!r} fills all {canvas} tokens of the canvas; there is no room after it")
     return Sequence(ids + [network.mask_id(net)] * masks, place, following, owner)

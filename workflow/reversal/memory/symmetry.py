@@ -161,15 +161,15 @@ def beyond(arrays, base, *, pairs):
     return pd.DataFrame(rows, columns=["comparison", "value", "ci_low", "ci_high", "n"])
 
 
-def over_layers(table, family=("model", "stage")):
+def over_layers(table):
     """`table` with the p_adjusted of each layer multiplied by the number of layers (Bonferroni), at most 1.
 
-    At the peak, which tracing chose without looking at symmetry, it stays as it is. A family is the rows that agree in
-    the `family` columns, and its layers are those with a test.
+    At the peak, which tracing chose without looking at symmetry, it stays as it is. A family is the rows of a model and
+    a stage, and its layers are those with a test.
     """
     layers = table.layer.astype(str)
     tested = layers.where((layers != PEAK) & table.p_adjusted.notna())
-    count = tested.groupby([table[name] for name in family]).transform("nunique")
+    count = tested.groupby([table.model, table.stage]).transform("nunique")
     return table.assign(p_adjusted=(table.p_adjusted * count.where(layers != PEAK, 1)).clip(upper=1))
 
 

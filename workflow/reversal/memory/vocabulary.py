@@ -51,14 +51,6 @@ BEYOND = "debiased_cka beyond base"  # the statistic less that of the base, on t
 BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most
 LESSONS = ("rewrite", "forget", "teach")
 WEIGHTS = ("all", "mlp", "attention", "layers")  # what a lesson trains; the last stands for each layer by itself
-# How an edit is made, and what to call that.
-EDITS = {
-    "layer": "at the last subject token",
-    "traced": "where MLPs matter most of all tokens",
-    "random": "at a random layer and token",
-    "masked": "values sought on whole masked canvases alone",
-    "both": "both directions at once",
-}
 RIDGE = 1e-2  # of the mean of a second moment's diagonal, which an edit adds to that diagonal
 DONOR = "another person of the group, whose answer has as many tokens where there is one"
 LEARNT = "learnt"  # in place of a number of steps: each fact at the first at which its lesson is learnt, or the last

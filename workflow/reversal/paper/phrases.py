@@ -194,5 +194,5 @@ def _beside(shown, ends):
 _NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)
 FILTERS = {
     function.__name__: function
-    for function in (*_NUMBERS, duration, rounded, signed, span, spelt, code, listed, share, at_most)
+    for function in (*_NUMBERS, duration, rounded, signed, span, spelt, code, share, at_most)
 }

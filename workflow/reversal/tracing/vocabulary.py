@@ -27,7 +27,6 @@ KINDS = {
     "severed_attn": Kind("state", "attn", "hidden state, attention severed", "states, attention above kept corrupted"),
 }
 WHOLE = [name for name, kind in KINDS.items() if kind.severed is None]  # kinds that sever nothing
-SEVERABLE = [kind.severed for kind in KINDS.values() if kind.severed]
 ROLES = (
     "prior prompt",  # before the subject
     "first subject",
@@ -48,11 +47,6 @@ WINDOWED = ("mlp", "attn")  # kinds that are restored over a window of layers
 # What is scored of the answer: log p in nats, p, and by how many nats it is likelier than the answer about whoever
 # stands in the subject's place.
 SCORES = ("log_probability", "probability", "contrast")
-# What is told of a site: what restoring it returns, the share that is of what hiding the subject costs, the share that
-# is lost where the site alone is as if the subject were hidden, what is left of the first with modules severed, and
-# what it has more than that of the subject, or of the same people asked the other way round. The "whole" is about no
-# site.
-READINGS = ("indirect", "recovered", "necessary", "kept", "handed", "turned", "whole")
 STAGES = ("t1", "between", "t2")  # when the answer's first token is about to appear, half way, and its last
 # Why a fact was traced or not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
