@@ -489,8 +489,8 @@ FILES = [
     ),
     (
         "more templates than there are",
-        lambda f: generated(train_templates=90),
-        "90 training and 10 test templates",
+        lambda f: generated(train_templates=35),
+        "35 training and 10 test templates",
     ),
     ("a row that is not JSON", lambda f: rows(f, ROW, "{"), "rows.jsonl:2: not JSON"),
     ("a row without a field", lambda f: rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field answer is missing"),

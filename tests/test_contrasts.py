@@ -136,7 +136,10 @@ def test_one_fact_or_none_gives_no_ends():
     assert np.isnan(contrasts.mean(Sample([], []))).all()
 
 
-@pytest.mark.parametrize(("low", "high", "word"), [(0.1, 1, "more"), (-1, -0.1, "less"), (-1, 1, "unclear")])
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.1, 1, "more"), (-1, -0.1, "less"), (-1, 1, "unclear"), (0, 1, "unclear"), (-1, 0, "unclear")],
+)
 def test_verdicts(low, high, word):
     assert contrasts.verdict(low, high) == word
     assert contrasts.verdict(low, np.nan) == contrasts.verdict(np.nan, high) == "unclear"

@@ -115,16 +115,6 @@ def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
     }
 
 
-def test_too_many_people_is_an_error_that_says_so(words):
-    with pytest.raises(generated.GenerationError, match="first_names, last_names do not give so many"):
-        generated.people({**words, "first_names": ["Ada"]}, 200, seed=1, of=generated.STUDY)
-
-
-def test_too_many_templates_is_an_error_that_says_so(root):
-    with pytest.raises(generated.GenerationError, match="35 training and 10 test templates asked for"):
-        build(root, 1, train_templates=35)
-
-
 @pytest.mark.parametrize(
     "line, asks", [("{name} only.", "description"), ("{description} is {name}.", "description"), ("{name}.", "name")]
 )

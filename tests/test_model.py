@@ -81,16 +81,6 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_other_randomness_alone(
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-def test_a_flipped_bit_is_noticed_before_the_model_is_used(net, tmp_path):
-    network.save(net, None, tmp_path / "net")
-    file = tmp_path / "net/model.safetensors"
-    damaged = bytearray(file.read_bytes())
-    damaged[-100] ^= 1
-    file.write_bytes(damaged)
-    with pytest.raises(network.ModelError, match=r"model\.safetensors: SHA-256 differs"):
-        network.load(tmp_path / "net")
-
-
 def test_a_missing_file_is_named(net, tmp_path):
     network.save(net, None, tmp_path / "net")
     (tmp_path / "net/generation_config.json").unlink()

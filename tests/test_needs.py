@@ -58,13 +58,6 @@ def test_a_canvas_holds_the_longest_row_or_the_number_to_set_is_told(measured, c
         needs.require(measured[1], changed(config, ["sampling", "canvas"], most - 1), "mdm")
 
 
-def test_a_test_without_rows_is_refused(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "p2d_same.jsonl").write_text("")
-    with pytest.raises(UserError, match="p2d_same.jsonl: no row in it"):
-        needs.measure(tmp_path / "tokenizer.json", [tmp_path / "p2d_same.jsonl"])
-
-
 def test_what_is_measured_of_the_tokenizer_is_what_cutting_asks(tokenizer):
     assert spelling.can_cut(tokenizer.backend_tokenizer.model)
     tokens.Cutter(tokenizer, 0.1)

@@ -359,10 +359,3 @@ def test_one_compiled_program_serves_all_blocks_and_lengths_and_is_gone_afterwar
     assert len(programs) == 1
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-4)
     assert all("forward" not in vars(block) for block in network.layers(fused))
-
-
-def test_compiling_needs_a_compiler_and_says_so(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(loop.TrainingError, match="training.compile is true, but there is no C compiler"):
-        loop.fit(fresh(True), ROWS, recipe(compile=True))
