@@ -151,7 +151,7 @@ def unfound(edits):
     return edits.assign(value=edits.value.where(edits.measure != "value", 0.2))
 
 
-SHARES = {"two": (0.02, 0.0, 0.05), "partly": (0.3, 0.2, 0.4), "one": (0.9, 0.8, 1.0), "blind": (0.02, 0.0, 0.05)}
+SHARES = {"partly": (0.3, 0.25, 0.35), "one": (0.95, 0.9, 1.0)}  # of the ceiling
 
 
 def telling(verdict, *kinds):
@@ -159,9 +159,11 @@ def telling(verdict, *kinds):
 
     def change(evidence):
         chosen = evidence.kind.isin(kinds or evidence.kind.unique())
-        for name, value in zip(("share", "share_low", "share_high"), SHARES[verdict], strict=True):
-            evidence.loc[chosen, name] = value
-        return evidence.assign(verdict=evidence.verdict.where(~chosen, verdict))
+        if verdict == "blind":
+            return evidence.assign(ceiling_low=evidence.ceiling_low.where(~chosen, -0.1))
+        for name, share in zip(("value", "ci_low", "ci_high"), SHARES[verdict], strict=True):
+            evidence.loc[chosen, name] = share * evidence.ceiling
+        return evidence
 
     return change
 
@@ -220,13 +222,13 @@ def ended(step):
         ({}, "two entries can be set side by side", "Why do edits fail there?"),
         ({}, "a CKA of 0.15 would have been found four times in five among 20 facts of the MDM", "not even all of it"),
         ({}, "By the number of tokens of the new answer, 100% with 4 (n = 1) and 0% with 6 (n = 1) are told", "nan"),
-        ({}, "does not change it in the other. There are two entries.", "The evidence disagrees"),
+        ({}, "does not reach the other. There are two entries.", "The evidence disagrees"),
         ({"evidence": disagreeing}, "The evidence disagrees.", "There are two entries"),
         ({"evidence": telling("partly")}, "In part: the two directions share something", "There are two entries"),
         ({"evidence": telling("blind")}, "The evidence of this study cannot tell.", "There are two entries"),
         (
             {"evidence": telling("partly", "symmetry")},
-            "what the two entries look like has something in common, though neither follows the other",
+            "the two look a little alike, though neither follows the other",
             "The evidence disagrees",
         ),
         (
