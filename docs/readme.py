@@ -28,7 +28,8 @@ HEAD = """| | name, as taught | **name, in reverse** | description, as taught | 
 def costs(measured):
     """Seconds and memory of each long job, a column a model; on a GPU its memory too."""
     measured = (
-        measured.fillna({"model": ""})
+        measured[measured.memory_gib.notna()]
+        .fillna({"model": ""})
         .assign(stage=measured.rule.str.replace("base_.*", "base", regex=True))
         .groupby(["stage", "model"])
         .agg(seconds=("seconds", "sum"), memory_gib=("memory_gib", "max"), gpu_gib=("gpu_gib", "max"))
@@ -63,13 +64,17 @@ STAGES = {
 
 
 def rows(scaling, study, name):
-    """Lines of the table: each model's recall in percent at the most steps, with its interval."""
+    """Lines of the table: each model's recall in percent at the most steps, with its interval.
+
+    Of several seeds the mean, and an interval that spans all of theirs.
+    """
     lines = []
     for model in study["models"]:
         own = scaling[scaling.model == model["name"]]
         own = own[own.steps.isna() | (own.steps == own.steps.max())]
         how = "token by token" if own.steps.isna().all() else f"{own.steps.max():.0f} steps"
-        cells = [percent(own[own.split == split].iloc[0]) for split in SPLITS]
+        over_seeds = own.groupby("split").agg({"accuracy": "mean", "ci_low": "min", "ci_high": "max"})
+        cells = [percent(over_seeds.loc[split]) for split in SPLITS]
         who = f"{FAMILIES[model['family']].short}, {how}; {name}"
         lines.append(f"| {who} | {' | '.join(cells)} |")
     return lines
@@ -98,7 +103,9 @@ def findings():
     for folder, made in KEPT.items():
         if (folder / "numbers.json").is_file():
             study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
+            seeds = len(study["seeds"])
             told = f"{study['largest'] / 1e6:.0f} million parameters, {DATA[study['generated']]}"
+            told += f", {seeds} seeds" if seeds > 1 else ""
             lines += rows(pd.read_csv(folder / "step_scaling.csv"), study, told)
             lines += [smdm()] if study["theirs"] else []
             remarks += [f"`{made['study']}`: {made['caveat']}"] if "caveat" in made else []
