@@ -233,15 +233,14 @@ def edited(models=MODELS):
     return pd.DataFrame(records, columns=[*columns, "fact", "tokens", "value", "ci_low", "ci_high"])
 
 
-def summed_up(verdict="two", share=0.03):
+def summed_up(share=0.03, ceiling_low=0.9):
     records = [
-        (model, 1, kind, what, share, share - 0.05, share + 0.05, verdict)
+        (model, 1, kind, what, share, share - 0.05, share + 0.05, 1.0, ceiling_low)
         for model in MODELS
         for kind, measures in evidence.ABOUT.items()
         for what in measures
     ]
-    columns = ["model", "seed", "kind", "what", "share", "share_low", "share_high", "verdict"]
-    return pd.DataFrame(records, columns=columns)
+    return pd.DataFrame(records, columns=evidence.COLUMNS)
 
 
 def ablated():
@@ -348,7 +347,8 @@ EDGES = {
     "nothing compared": lambda: symmetry.symmetry(compared().head(0), models=MODELS),
     "bases alone compared": lambda: symmetry.symmetry(compared(stages=("base",)), models=MODELS),
     "no evidence": lambda: sharing.memories(summed_up().head(0), models=MODELS),
-    "evidence that is blind": lambda: sharing.memories(summed_up("blind", np.nan), models=MODELS),
+    "evidence that is blind": lambda: sharing.memories(summed_up(ceiling_low=-0.1), models=MODELS),
+    "evidence off the scale": lambda: sharing.memories(summed_up(share=-3.0), models=MODELS),
     "edits of one model": lambda: editing.edits(edited(["ar"]), models=MODELS),
     "edits unknown": lambda: editing.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
     "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
