@@ -131,9 +131,9 @@ def memories(table, *, models):
                     if end in LIMITS:  # it goes on outside
                         axes.plot(end, y + shift, marker, color=look.color, markersize=4, clip_on=False)
                 if center in LIMITS:
-                    beside = y + shift + (0.28 if shift > 0 else -0.28)
                     how = {"ha": "left" if share < 0 else "right", "fontsize": SMALL, "color": look.color}
-                    axes.text(center, beside, f" {percent(share)} ", va="center", **how)
+                    how["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+                    axes.text(center + (4 if share < 0 else -4), y + shift, percent(share), va="center", **how)
             else:
                 axes.text(
                     3, y + shift, f"{look.label}: could not have been seen", va="center", fontsize=SMALL, color=FAINT
