@@ -47,8 +47,8 @@ def averages(traces):
     """The rows of a table of traces that are about t1, in nats, under the leading corruption, in the readings told."""
     leading = traces.corruption == vocabulary.leading(traces.corruption)
     first = traces.window.isna() | (traces.window == traces.window[traces.kind == "mlp"].min())
-    told = leading & first & traces.reading.isin(READINGS) & (traces.stage == vocabulary.STAGES[0])
-    return traces[told & (traces.score == "log_probability")]
+    chosen = leading & first & traces.reading.isin(READINGS) & (traces.stage == vocabulary.STAGES[0])
+    return traces[chosen & (traces.score == "log_probability")]
 
 
 SHORTER = {  # tables of which a part is kept
