@@ -39,11 +39,12 @@ def write_checkpoint(folder, name, *, told, most=4 * 2**30):
     layout = LAYOUTS[name]
     with torch.device("meta"):
         net = layout.kind(layouts.configuration(layout, told, name))
-    generator, part, size, places = torch.Generator().manual_seed(0), {}, 0, {}
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # billions of numbers, one after the other, take minutes
+    generator, part, size, places = torch.Generator(device).manual_seed(0), {}, 0, {}
     names = [layout.rename(ours) for ours, _ in net.named_parameters()]
     for theirs, parameter in zip(names, net.parameters(), strict=True):
-        one = torch.ones(parameter.shape, dtype=torch.bfloat16)
-        part[theirs] = one if one.dim() == 1 else one.normal_(0, 0.02, generator=generator)
+        one = torch.ones(parameter.shape, dtype=torch.bfloat16, device=device)
+        part[theirs] = (one if one.dim() == 1 else one.normal_(0, 0.02, generator=generator)).cpu()
         size += one.nbytes
         if size >= most or theirs == names[-1]:
             file = f"model-{len(set(places.values())) + 1:05}.safetensors"
@@ -62,9 +63,10 @@ def write_tokenizer(path, texts, size, most=None):
 
 
 def of_full_size(config, *, data, epochs):
-    """A study with another name, local data, and so many epochs."""
+    """A study with a name of its own, local data, and so many epochs."""
     source = {"source": "berglund", "berglund": {"folder": str(data)}} if data else {"source": "generated"}
-    return config | {"study": "full_size", "data": source, "training": {**config["training"], "epochs": epochs}}
+    name = f"{config['study']}_full_size"
+    return config | {"study": name, "data": source, "training": {**config["training"], "epochs": epochs}}
 
 
 def beside_the_tiny_one(config, folder):

@@ -133,6 +133,7 @@ def test_the_schema_allows_the_words_that_the_library_knows():
         frozenset(words)
         for words in (
             facts.GROUPS,
+            facts.GROUPS | facts.SPARED_GROUPS,
             facts.SPLITS,
             FAMILIES,
             noises.NOISES,

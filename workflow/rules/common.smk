@@ -22,7 +22,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 # Of the library, rules import only what needs no network.
 from reversal.common import closure, files
 from reversal.data import facts
-from reversal.data.facts import DIRECTIONS, FORWARD_REVERSE, READS, SPARED_SPLITS
+from reversal.data.facts import DIRECTIONS, READS, SPARED_SPLITS
 
 
 def validate_configuration():
@@ -138,7 +138,7 @@ SHARED_THREADS = max(1, CORES // (len(config["models"]) * len(config["seeds"])))
 
 def pairs_of(groups):
     """The splits that ask about the same people forward and in reverse, for each group; or about those whom bases know."""
-    return [tuple(facts.KNOWN)] if KNOWN else [FORWARD_REVERSE[group] for group in groups]
+    return [facts.both_ways(group) for group in (["known"] if KNOWN else groups)]
 
 
 FAMILIES = {name: model["family"] for name, model in config["models"].items()}

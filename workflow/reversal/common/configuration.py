@@ -78,6 +78,11 @@ def _impossible(config):
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
     for section, name in LAYERED:
         yield from _too_deep(config, section, name)
+    spared = config["data"]["source"] == "generated" and config["data"]["generated"]["spared_people"]
+    for i, group in enumerate(config["rewriting"]["groups"]):
+        if group.endswith("_spared") and not spared:
+            allowed = "only with data.source generated and spared_people, whose subject an objective can spare"
+            yield ["rewriting", "groups", i], f"rewriting.groups[{i}] is {group!r}; allowed: {allowed}"
     for path in _unbounded(config):
         yield path, f"{_dotted(path)} is no number; allowed: a finite one"
     kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))

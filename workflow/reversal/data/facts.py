@@ -67,14 +67,17 @@ KNOWN = {
 }
 ANY_SPLIT = SPLITS | SPARED_SPLITS | KNOWN
 RECALL_SPLITS = tuple(name for name, split in SPLITS.items() if split.trained != "both")
-# By group, the splits that ask about the same people forward (for the description) and in reverse (for the name).
-FORWARD_REVERSE = {
-    group: tuple(
-        next(name for name, split in SPLITS.items() if (split.group, split.asks) == (group, asks))
-        for asks in ("description", "name")
+
+
+def both_ways(group):
+    """The two splits that ask about the people of a group: forward (for the description), in reverse (for the name)."""
+    return tuple(
+        next(name for name, split in ANY_SPLIT.items() if (split.group, split.asks) == (group, asks))
+        for asks in DIRECTIONS.values()
     )
-    for group in GROUPS
-}
+
+
+FORWARD_REVERSE = {group: both_ways(group) for group in GROUPS}
 # The likelihood test's splits, each with the split whose prompts it pairs with wrong answers.
 RANDOMIZED = {f"{name}_randomized": name for name in RECALL_SPLITS}
 # What a model can be taught, and the file of rows of each.

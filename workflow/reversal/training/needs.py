@@ -123,7 +123,7 @@ def _of_facts(asked, config):
 
 
 def _splits(groups):
-    return [split for group in groups for split in (facts.KNOWN if group == "known" else facts.FORWARD_REVERSE[group])]
+    return [split for group in groups for split in facts.both_ways(group)]
 
 
 def _of_base(shape, config, model):
