@@ -150,7 +150,7 @@ def in_short():
     return (
         f"The default study takes {phrases.duration(total['cpu_seconds'])} of CPU time, at most "
         f"{total['memory_gib']:.1f} GiB of memory a job, and, at {found['core_watts']:g} W a busy core, an estimated "
-        f"{total['watt_hours']:.0f} Wh. [docs/costs.md](docs/costs.md) has every rule, and runs of up to a billion "
+        f"{total['watt_hours']:.0f} Wh. [docs/costs.md](docs/costs.md) has every rule, and runs of up to eight billion "
         "parameters; `results/<study>/tables/costs.csv` has those of a run of yours."
     )
 

@@ -141,6 +141,20 @@ def shared_memory(rewriting):
     return rewriting.assign(carry_over=share, carry_low=share - 0.1, carry_high=share + 0.1)
 
 
+def of_groups(*groups, spared=None):
+    """Lessons to people of further groups; those to spared people reach the other direction to `spared`."""
+
+    def change(rewriting):
+        further = [rewriting.assign(group=group) for group in groups]
+        if spared is not None:
+            share = rewriting.carry_over.where(rewriting.asked != "other", spared)
+            shares = {"carry_over": share, "carry_low": share - 0.03, "carry_high": share + 0.03}
+            further.append(rewriting.assign(group="p2d_spared", **shares))
+        return pd.concat([rewriting, *further])
+
+    return change
+
+
 def untaken(edits):
     taken = (edits.measure == "efficacy") & (edits.when == "after")
     return edits.assign(value=edits.value.where(~taken, 0.2))
@@ -240,6 +254,22 @@ def ended(step):
             {"rewriting": shared_memory, "evidence": telling("one", "rewriting")},
             "most of the new answer reaches the other direction: one memory in the MDM",
             "two memories in the",
+        ),
+        (
+            {"rewriting": of_groups("p2d")},
+            "Of 4 such tests, 4 say two memories in the MDM and 4 say two memories in the AR",
+            "never had to predict, so",
+        ),
+        (
+            {"rewriting": of_groups("p2d", spared=0.0)},
+            "The MDM also has people whose name it never had to predict, so that it holds them in one direction alone. "
+            "A lesson in that direction gives the other 0% [−5, 5] of what one memory would: as little as for those",
+            "Of 6 such tests",
+        ),
+        (
+            {"rewriting": of_groups(spared=0.6)},
+            "of what one memory would: as much as one memory",
+            "as little as for those",
         ),
         ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
         ({}, "of at most 0.90, p\xa0<\xa00.001, adjusted for both tests", "reaches 0"),
@@ -555,6 +585,7 @@ def test_the_post_tells_what_lifts_the_curse_from_its_own_control_and_from_kept_
     text = made.post.read_text()
     assert "What lifts the curse is that the subject is predicted, too." in text
     assert "ways of training, with three seeds each" in text and "More passes over the same rows do not replace" in text
+    assert "Size is not what it takes" in text and "Told the time" in text
     unclear = {"objectives": lambda rows: rows.assign(ci_low=0.0, ci_high=1.0)}
     made = render(make(tmp_path / "vague", change=unclear), tmp_path / "out")
     text = made.post.read_text()

@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 
-from ..data.facts import SPLITS
+from ..data.facts import SPARED_GROUPS, SPLITS
 from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, leading, pooled_share
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import finding, judged, over_seeds
 from .tables import LOOKED_AT
 
 SIGNIFICANT = 0.05
+WAY = ["lesson", "weights", "group"]  # of teaching
 MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
 
 
@@ -216,7 +217,7 @@ def rewriting(sources):
     one memory by construction. `disturbed` says that the old answer loses and the new one does not gain but loses, too.
     `gradients` has by direction how much more a fact's gradient is like its own reverse gradient than like others', and
     the same of one question in other words; `telling` the directions where the latter is clearly something.
-    `verdict` is that of all of it, as in `evidence`.
+    `verdict` is that of all of it, as in `evidence`; `ways` and `spared` are of `_lessons` and `_spared`.
     """
     table, compared = sources.tables["rewriting"], sources.tables["gradients"]
     every = table[(table.stage != BASE) & (table.steps == LEARNT)]
@@ -254,30 +255,53 @@ def rewriting(sources):
         own["most"] = max((one["carry"]["new"]["high"] for one in seen), default=None)
         own["least"] = min((one["one_memory"]["new"]["low"] for one in seen), default=None)
         own["verdict"] = said.get(model, {}).get("verdict", "unclear")
-        own["ways"] = _lessons(every[every.model == model])
+        mine = every[every.model == model]
+        own["ways"] = _lessons(mine[~mine.group.isin(SPARED_GROUPS)])
+        own["spared"] = (
+            _spared(mine)
+            if sources.config["models"][model].get("objective", {}).get("spare", "none") != "none"
+            else None
+        )
     return found
 
 
 def _lessons(table):
     """What lessons of all kinds say, given to all weights and groups in both directions; None of one kind alone.
 
-    What a lesson is about is its new answer, or the old one that is to be forgotten. The verdicts, as in
-    `evidence`, are counted: `two` memories, and something `shared`.
+    The verdicts, as in `evidence`, are counted: `two` memories, and something `shared`.
     """
-    taught = table.answer == np.where(table.lesson == "forget", "old", "new")
-    rows = table[taught & (table.about == "difference")]
-    way = ["lesson", "weights", "group"]
-    if len(rows.drop_duplicates(way)) < 2:
+    rows = _taught(table)
+    if len(rows.drop_duplicates(WAY)) < 2:
         return None
-    carried = rows.set_index([*way, "rewritten", "seed", "asked"])[["carry_over", "carry_low", "carry_high"]]
-    carried = carried.rename(columns=dict(zip(carried, MEASURED, strict=False))).unstack("asked")
-    measured = carried.xs("other", axis="columns", level="asked").assign(
-        ceiling=carried["value", "inverted"], ceiling_low=carried["ci_low", "inverted"]
-    )
-    says = [pooled_share(one)[1] for _, one in measured.groupby([*way, "rewritten"], sort=False)]
-    named = {name: list(dict.fromkeys(rows[name])) for name in way}
+    says = [pooled_share(one)[1] for _, one in _carried(rows).groupby([*WAY, "rewritten"], sort=False)]
+    named = {name: list(dict.fromkeys(rows[name])) for name in WAY}
     shared = says.count("one") + says.count("partly")
     return {"count": len(says), "two": says.count("two"), "shared": shared, "named": named}
+
+
+def _spared(table):
+    """The same of people whose subject was never predicted: what the first lesson about their object does, by group.
+
+    None where no such people were taught.
+    """
+    first = (table.lesson == "rewrite") & (table.weights == "all") & (table.group.map(SPARED_GROUPS) == table.rewritten)
+    rows = _taught(table[first])
+    return {group: _measure(one) for group, one in _carried(rows).groupby("group", sort=False)} if len(rows) else None
+
+
+def _taught(table):
+    """Of lessons, what they do to the answer that they are about: the new one, or the old one, to be forgotten."""
+    taught = table.answer == np.where(table.lesson == "forget", "old", "new")
+    return table[taught & (table.about == "difference")]
+
+
+def _carried(rows):
+    """MEASURED of each lesson: what reaches the other direction, and what would if there were one memory."""
+    carried = rows.set_index([*WAY, "rewritten", "seed", "asked"])[["carry_over", "carry_low", "carry_high"]]
+    carried = carried.rename(columns=dict(zip(carried, MEASURED, strict=False))).unstack("asked")
+    return carried.xs("other", axis="columns", level="asked").assign(
+        ceiling=carried["value", "inverted"], ceiling_low=carried["ci_low", "inverted"]
+    )
 
 
 def evidence(sources):

@@ -92,13 +92,23 @@ def _changes(rows):
 
 
 def _passes(table):
-    """Of a table of runs: recall and held-out loss by passes over the data."""
+    """Of a table of runs: recall and held-out loss by passes over the data.
+
+    In reverse also by `shapes` of networks, the smallest first, and whether the network was `told` the time.
+    """
     if table is None:
         return None
     rows = last(table)
-    shaped = rows.model.str.contains("small|middle|large")
-    rows = rows[~rows.spared & (rows.time == "none") & ~shaped]
-    found = {"shapes": bool(shaped.any()), "passes": sorted(map(int, rows.epochs.unique()))}
+    rows = rows[~rows.spared].assign(shaped=lambda table: table.model.str.contains("small|middle|large"))
+    reverse = rows[rows.trained == "reverse"]
+    sizes = reverse[reverse.shaped].groupby(["width", "layers", "family"]).accuracy.mean().unstack("family")
+    found = {"shapes": [{"layers": layers, "width": width, **row} for (width, layers), row in sizes.iterrows()]}
+    timed = rows[rows.time != "none"]
+    if len(timed):
+        alike = reverse[~reverse.shaped & (reverse.family == "diffusion") & reverse.epochs.isin(timed.epochs)]
+        found["told"] = {name: own.accuracy.mean() for name, own in alike.groupby("time")}
+    rows = rows[(rows.time == "none") & ~rows.shaped]
+    found["passes"] = sorted(map(int, rows.epochs.unique()))
     for family, own in rows.groupby("family"):
         same, reverse = (own[own.trained == trained].groupby("epochs") for trained in ("same", "reverse"))
         loss = -same.log_likelihood.mean()
