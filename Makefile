@@ -20,7 +20,7 @@ $(STAMP): requirements.txt pyproject.toml
 
 # Tests run side by side; more threads each would only wait for each other.
 test: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: env
 	$(BIN)/ruff check .

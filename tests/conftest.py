@@ -14,6 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # For the processes that tests start.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"), os.getenv("PYTHONPATH")]))
 
+# Files that take minutes begin first, so that test processes end together. The first makes the smoke study; by the time
+# that others ask for it, it is there.
+LONG = ("test_workflow.py", "test_render.py", "test_figures.py", "test_slurm.py", "test_train.py", "test_pairs.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():

@@ -99,8 +99,8 @@ def make(
     return _given(folder, config, families, figures)
 
 
-def render(given, folder):
-    """Run the rules of the paper one after the other; the outputs as paths."""
+def write_post(given, folder):
+    """Run the rules of the paper that the post is made by; the outputs as paths."""
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     output = SimpleNamespace(
@@ -110,16 +110,22 @@ def render(given, folder):
         bibliography=str(out / "post.bib"),
     )
     write.numbers_file(given.sources, given.sources_output, **given.numbers_params)
-    write.explorer_file(given.explorer, given.explorer_output, **given.explorer_params)
     write.post_files(given.shown, output, root=ROOT, **given.shown_params)
-    write.page_file(given.shown, str(out / "index.html"), root=ROOT, **given.shown_params)
     return SimpleNamespace(
         numbers=Path(given.sources_output),
-        page=out / "index.html",
         post=out / "post.md",
         images=Path(output.images),
         tables=Path(output.tables),
     )
+
+
+def render(given, folder):
+    """Run all rules of the paper one after the other; the outputs as paths."""
+    made = write_post(given, folder)
+    page = Path(folder) / "index.html"
+    write.explorer_file(given.explorer, given.explorer_output, **given.explorer_params)
+    write.page_file(given.shown, str(page), root=ROOT, **given.shown_params)
+    return SimpleNamespace(page=page, **vars(made))
 
 
 def _given(folder, config, families, figures):

@@ -1,6 +1,8 @@
 """Running studies in copies of the checkout, as a user would."""
 
+import contextlib
 import fcntl
+import functools
 import multiprocessing
 import os
 import re
@@ -10,6 +12,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import ready
 
 # A Snakemake that tests wait for begins as a copy of a process that has imported it: that is half of a dry run's time.
 READY = multiprocessing.get_context("forkserver")
@@ -40,24 +44,46 @@ def command(*arguments, study="studies/smoke.yaml", cores=2):
 def snakemake(folder, *arguments, without=(), **options):
     """Run it to its end, some modules being unimportable: a `CompletedProcess`, as `subprocess.run` would give."""
     words = command(*arguments, **options)
+    jobs = None if "-n" in arguments else _ready_for_jobs()
     with tempfile.TemporaryDirectory() as told:
         outputs = [Path(told) / name for name in ("stdout", "stderr")]
-        running = READY.Process(target=_run, args=(folder, words, outputs, without))
-        running.start()
+        running = start(folder, words, outputs, jobs, without)
         running.join()
         return subprocess.CompletedProcess(words, running.exitcode, *(file.read_text() for file in outputs))
 
 
-def _run(folder, words, outputs, without):
-    """In a process of its own: what the command line `words` does in `folder`, its outputs going to files."""
+def start(folder, words, outputs, jobs, without=()):
+    """A process that does what the command line `words` says, its outputs going to two files.
+
+    Jobs begin as copies of the process `jobs`, which is one of `ready`.
+    """
+    running = READY.Process(target=_run, args=(folder, words, outputs, jobs and jobs.pid, without))
+    running.start()
+    return running
+
+
+@functools.cache
+def _ready_for_jobs():
+    return ready.start()
+
+
+def _run(folder, words, outputs, jobs, without):
     os.chdir(folder)
     for descriptor, file in enumerate(outputs, start=1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), descriptor)
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     assert sys.modules.keys().isdisjoint(without)
     sys.modules.update(dict.fromkeys(without))
     sys.argv = words[words.index("snakemake") :]
-    from snakemake.cli import main  # here, where it is imported already: the tests' own processes have no need of it
+    # Here, where it is imported already: the tests' own processes have no need of it.
+    from snakemake import script
+    from snakemake.benchmark import benchmarked
+    from snakemake.cli import main
 
+    def execute(self, name, edit=False):
+        record = self.bench_record
+        ready.run(name, jobs, lambda job: benchmarked(job, record) if record else contextlib.nullcontext())
+
+    script.PythonScript.execute_script = execute
     main()
 
 
@@ -104,11 +130,14 @@ def planned_jobs(folder, *arguments, **options):
     return found
 
 
-def wait_for_job(running, script, folder, patience=600):
-    """The process id of a job that a Snakemake, the process `running`, has begun in `folder`: that of its `script`."""
+def wait_for_job(ended, script, folder, patience=600):
+    """The process id of a job that a Snakemake has begun in `folder`: that of its `script`.
+
+    `ended()` is None while that Snakemake runs.
+    """
     deadline = time.monotonic() + patience
     while (found := _process_of(script, folder)) is None:
-        assert running.poll() is None, f"Snakemake ended with {running.returncode} before {script} began"
+        assert ended() is None, f"Snakemake ended with {ended()} before {script} began"
         assert time.monotonic() < deadline, f"{script} did not begin in {patience} s"
         time.sleep(0.2)
     return found
@@ -117,10 +146,11 @@ def wait_for_job(running, script, folder, patience=600):
 def _process_of(script, folder):
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            name, words = (process / "comm").read_text().strip(), (process / "cmdline").read_bytes().split(b"\0")
             here = (process / "cwd").readlink() == folder
         except OSError:
             continue
-        if here and b"python" in words[0] and any(word.endswith(f".{script}".encode()) for word in words[1:3]):
+        run = b"python" in words[0] and any(word.endswith(f".{script}".encode()) for word in words[1:3])
+        if here and (run or name == script):
             return int(process.name)
     return None

@@ -189,7 +189,9 @@ def trace_table(seeds=(1,), layers=2, corruption="swap"):
     return pd.concat(tables)
 
 
+@functools.cache
 def time_table(layers=2):
+    """A table of when the subject is needed; who changes it takes a copy."""
     parts = [
         time_tables.aggregate(
             made_traces.time("abc", diffusion=model == "mdm", layers=layers), model=model, seed=1, split=split
@@ -200,15 +202,20 @@ def time_table(layers=2):
 
 
 @functools.cache
+def likeness(seed, base):
+    """The statistics of `symmetry` for made-up vectors of ten facts; of a base, no values."""
+    rng = np.random.default_rng(seed)
+    sides = sorted({side for pair in memory_vocabulary.PAIRS.values() for side in pair})
+    arrays = {side: rng.random((4, 10, 5)) for side in sides if not base or "value" not in side}
+    return statistics.compare_all(arrays, components=2, permutations=90, rng=rng)
+
+
 def compared(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", "base")):
-    """A table of `symmetry` for made-up vectors of ten facts."""
+    """A table of `symmetry`, in which models are alike."""
     parts = []
-    sides = {side for pair in memory_vocabulary.PAIRS.values() for side in pair}
     for name, stage, (number, layer) in itertools.product(models, stages, enumerate(layers)):
-        rng = np.random.default_rng(number)
-        arrays = {side: rng.random((4, 10, 5)) for side in sorted(sides) if stage != "base" or "value" not in side}
         about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
-        parts.append(statistics.compare_all(arrays, components=2, permutations=90, rng=rng).assign(**about))
+        parts.append(likeness(number, stage == "base").assign(**about))
     return statistics.over_layers(pd.concat(parts, ignore_index=True))
 
 

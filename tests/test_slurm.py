@@ -15,6 +15,13 @@ import yaml
 from reversal.paper import costs
 
 PATIENCE = 900  # seconds
+# Snakemake, asking Slurm every second; by itself it asks ten seconds later each time.
+IMPATIENT = """
+from snakemake.cli import main
+from snakemake_executor_plugin_slurm import Executor
+Executor.next_seconds_between_status_checks = property(lambda self: 1, lambda self, seconds: None)
+main()
+"""
 MADE_OF_ONE = ["likelihood/ar/seed_1.csv", "keyvalue/ar/seed_1", "edits/ar/seed_1.csv", "rewriting/ar/seed_1.csv"]
 
 
@@ -28,16 +35,16 @@ def lab():
 
 def command(*targets, profile, study="studies/smoke.yaml"):
     arguments = ["--profile", f"profiles/{profile}", "--jobs", "8", "--max-threads", "1", "--latency-wait", "5"]
-    arguments += ["--seconds-between-status-checks", "2", "--slurm-init-seconds-before-status-checks", "3"]
-    return studying.command(*targets, *arguments, study=study, cores=None)
+    python, _, _, *words = studying.command(*targets, *arguments, study=study, cores=None)
+    return [python, "-c", IMPATIENT, *words]
 
 
 def second_training(running, folder):
     """Wait until one training has ended and another has begun."""
-    first = studying.wait_for_job(running, "finetune.py", folder)
+    first = studying.wait_for_job(running.poll, "finetune.py", folder)
     while Path(f"/proc/{first}").exists():
         time.sleep(0.1)
-    studying.wait_for_job(running, "finetune.py", folder)
+    studying.wait_for_job(running.poll, "finetune.py", folder)
 
 
 def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_path, tmp_path_factory):

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import ready
 import torch
 import yaml
-from studying import command, copy, duplicate, finished, forget, planned, planned_jobs, snakemake, wait_for_job
+from studying import command, copy, duplicate, finished, forget, planned, planned_jobs, snakemake, start, wait_for_job
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ["config.yaml", *sorted(f"studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml"))]
@@ -91,36 +92,43 @@ def test_the_smoke_study_leaves_every_table(smoke):
 
 @pytest.fixture(scope="module")
 def disturbed(smoke, root, tmp_path_factory):
-    """One model of the smoke study made again, with all that can go wrong: where, and what a second run was told."""
+    """One model of the smoke study made again, with all that can go wrong: where, and what a second run was told.
+
+    Its jobs begin as copies of another process than the study's own, so that hashes are not the same by chance.
+    """
     folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
     tables = [str(table) for table in computed_tables(smoke)]
     forget(folder, "mdm")
     shutil.rmtree(folder / "results/smoke/logs")  # of the first run
     for table in tables:
         (folder / table).unlink()
+    jobs, outputs = ready.start(), (folder / "stdout", folder / "stderr")
 
-    def start():
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen(command(*tables), cwd=folder, **quiet)
+    def begin():
+        return start(folder, command(*tables), outputs, jobs)
 
-    training = start()
-    job = wait_for_job(training, "finetune.py", folder)
+    def code(running):
+        running.join(600)
+        return running.exitcode
+
+    training = begin()
+    job = wait_for_job(lambda: training.exitcode, "finetune.py", folder)
     wait_for_line(folder / "results/smoke/logs/finetune", "steps")
     os.kill(job, signal.SIGSTOP)  # or it might end while the second run is refused
     second = snakemake(folder)
     os.kill(job, signal.SIGKILL)
-    assert training.wait(300) != 0
-    tracing = start()
-    job = wait_for_job(tracing, "trace.py", folder)
+    assert code(training) == 1
+    tracing = begin()
+    job = wait_for_job(lambda: tracing.exitcode, "trace.py", folder)
     wait_for_line(folder / "results/smoke/logs/trace", "facts")
     os.kill(job, signal.SIGKILL)
-    assert tracing.wait(300) != 0
-    killed = start()
-    wait_for_job(killed, "keyvalue.py", folder)
+    assert code(tracing) == 1
+    killed = begin()
+    wait_for_job(lambda: killed.exitcode, "keyvalue.py", folder)
     killed.kill()
-    killed.wait()
-    done = snakemake(folder, *tables)
-    assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
+    assert code(killed) == -signal.SIGKILL
+    assert code(begin()) == 0, outputs[1].read_text()[-6000:]
+    jobs.communicate()  # ends it
     return folder, second
 
 
