@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from benchmarks.shapes import LAYOUTS, PUBLISHED, SMDM_1028M
 from reversal.data import berglund, generated
-from reversal.models import layouts, shards, smdm, tokens
+from reversal.models import shards, smdm, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,7 +38,7 @@ def write_checkpoint(folder, name, *, told, most=4 * 2**30):
     """A checkpoint in LLaDA's or Dream's layout, its matrices random, in files of `most` bytes and one tensor more."""
     layout = LAYOUTS[name]
     with torch.device("meta"):
-        net = layout.kind(layouts.configuration(layout, told, name))
+        net = layout.kind(layout.configuration(told, name))
     device = "cuda" if torch.cuda.is_available() else "cpu"  # billions of numbers, one after the other, take minutes
     generator, part, size, places = torch.Generator(device).manual_seed(0), {}, 0, {}
     names = [layout.rename(ours) for ours, _ in net.named_parameters()]

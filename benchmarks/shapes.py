@@ -2,7 +2,7 @@
 
 import torch
 
-from reversal.models import dream, layouts, llada
+from reversal.models import dream, llada
 
 SMDM_1028M = {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168}  # AR-1028M's too
 # What their config.json say of the shape, by the bases that read them.
@@ -43,7 +43,7 @@ LAYOUTS = {"llada": llada.LAYOUT, "dream": dream.LAYOUT}
 def published_network(name, device):
     """A network of LLaDA-8B's or Dream-7B's shape with random weights in bfloat16; eval mode."""
     layout = LAYOUTS[name]
-    config = layouts.configuration(layout, PUBLISHED[name], name)
+    config = layout.configuration(PUBLISHED[name], name)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:

@@ -1,6 +1,8 @@
 """What later stages could not do is told before anything is trained: of rows, of a base, and of the machine."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -119,3 +121,8 @@ def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_those_above_it(config,
 
 def test_the_count_of_gpus_is_pytorch_s():
     assert machine.gpus() == torch.cuda.device_count()
+
+
+def test_what_is_measured_before_training_needs_no_checker_of_configurations(root):
+    code = "import sys; sys.modules['jsonschema'] = None; import reversal.training.needs"
+    subprocess.run([sys.executable, "-c", code], cwd=root / "workflow", check=True)

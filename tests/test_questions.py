@@ -8,7 +8,7 @@ from reversal.common.errors import UserError
 from reversal.data.facts import Row, closed
 from reversal.memory import extract, prefixes, questions, search
 from reversal.memory.questions import Asker
-from reversal.models import network, tokens
+from reversal.models import hooks, network, tokens
 
 CANVAS = remembering.CANVAS
 PREFIXES = ("", "People say.")
@@ -102,7 +102,8 @@ def test_putting_back_what_the_mlp_says_anyway_changes_nothing(name, askers):
     asker, net = askers[name], askers[name].net
     asked = [questions.question(asker, row, owner=i) for i, row in enumerate(remembering.everything())]
     plain, _ = questions.score_answers(net, asked)
-    for layer, outputs in extract.read_outputs(net, asked, layers=range(2)).items():
+    mlps = dict(enumerate(map(network.mlp, network.layers(net)[:2])))
+    for layer, outputs in extract.read_at_place(net, asked, hooks.outputs, mlps).items():
         put, _ = questions.score_answers(net, asked, layer=layer, values=outputs)
         assert torch.allclose(put, plain, atol=1e-4)
 

@@ -5,7 +5,6 @@ import json
 import math
 from pathlib import Path
 
-import jsonschema
 import yaml
 
 ROOT = Path(__file__).parents[3]
@@ -16,6 +15,8 @@ LAYERED = (("keyvalue", "layers"), ("keyvalue", "sought"), ("edits", "layers")) 
 
 def complaint(config, files):
     """What is wrong with `config`, or None. `files` set it, the decisive ones first; the line names the one to mend."""
+    import jsonschema  # here, since jobs, which read what is above, may run where it is not
+
     schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
     errors = jsonschema.Draft202012Validator(schema).iter_errors(config)
     first = min(errors, key=lambda error: list(map(str, error.absolute_path)), default=None)

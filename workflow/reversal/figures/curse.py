@@ -4,6 +4,7 @@ import pandas as pd
 
 from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
 from ..models.families import FAMILIES
+from .read import last
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     FAINT,
@@ -48,7 +49,7 @@ def reversal_curse(completions, likelihood, *, models):
         name = first_of(models, family)
         of = completions[(completions.model == name) & completions.split.isin(FORWARD_REVERSE["p2d"])]
         if len(of):
-            asked[family] = of[(of.seed == of.seed.iloc[0]) & (of.steps.isna() | (of.steps == of.steps.max()))]
+            asked[family] = last(of[of.seed == of.seed.iloc[0]])
     example = choose_example(asked)
     if example:
         _panels(sheet, example, asked, looks(models))

@@ -2,6 +2,7 @@
 
 from matplotlib.lines import Line2D
 
+from .read import last
 from .style import BLUE, INK, RULE, SMALL, VERMILLION, Drawing, blank, looks, nothing, percent, styled
 
 ROW = 15  # points
@@ -40,7 +41,7 @@ def group(row):
 
 def _last(table):
     """Answers in the most steps, and those that take none, with the words for each row."""
-    table = table[table.steps.isna() | (table.steps == table.steps.max())]
+    table = last(table)
     rows = list(table.itertuples())
     return table.assign(group=[group(row) for row in rows], called=[called(row) for row in rows])
 

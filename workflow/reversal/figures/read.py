@@ -23,6 +23,11 @@ def each(read, files, trained):
     return pd.concat(parts, ignore_index=True)
 
 
+def last(table):
+    """The answers in the most steps, and those that take none."""
+    return table[table.steps.isna() | (table.steps == table.steps.max())]
+
+
 def begins(token, answer):
     """Whether a token begins an answer, case aside; one of spaces alone begins none."""
     return bool(token.strip()) and answer.strip().lower().startswith(token.strip().lower())

@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..models.families import FAMILIES
-from .read import begins
+from .read import begins, last
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
     BLUE,
@@ -189,7 +189,7 @@ def finding(scaling, *, models):
     says = {}
     for (way, axes), (place, (name, asks)) in itertools.product(panels.items(), enumerate(rows)):
         split = next(one for one in RECALL_SPLITS if (SPLITS[one].trained, SPLITS[one].asks) == (way, asks))
-        own = _last(scaling[scaling.model == name])
+        own = last(scaling[scaling.model == name])
         own = own[own.split == split]
         share, y = own.accuracy.mean(), -place - 0.4 * (place // 2)
         axes.barh(y, 100 * share, 0.8, color=styles[name].color, alpha=1.0 if asks == "name" else 0.6)
@@ -207,17 +207,12 @@ def finding(scaling, *, models):
     return Drawing(figure, {way: ", ".join(said) for way, said in says.items()})
 
 
-def _last(rows):
-    """Of a model's rows those with the most denoising steps; all where it takes none."""
-    return rows[rows.steps == rows.steps.max()] if rows.steps.notna().any() else rows
-
-
 def _recalled(scaling, styles):
     """In words, for each model: how much it recalls in each test, with the most steps where it takes any."""
     for name, look in styles.items():
         rows = scaling[scaling.model == name]
-        stepwise, last = rows.steps.notna().any(), _last(rows)
-        shares = ", ".join(percent(last[last.split == split].accuracy.mean()) for split in RECALL_SPLITS)
+        stepwise, own = rows.steps.notna().any(), last(rows)
+        shares = ", ".join(percent(own[own.split == split].accuracy.mean()) for split in RECALL_SPLITS)
         yield f"{look.label}{f' with {rows.steps.max():.0f} steps' if stepwise else ''} {shares}"
 
 

@@ -55,8 +55,10 @@ def extract(asker, rows, *, layers, prefixes=("",), search, role=LAST, unmasked=
         long = [sequence for sequence in asked if len(sequence.answer) > 1]
         sought += [partly_unmasked(sequence, rng) for sequence in long for _ in range(unmasked)]
 
-    keys = read_keys(net, prefixed, layers=layers)
-    originals = read_outputs(net, asked, layers=layers)
+    blocks = network.layers(net)
+    downs = {layer: network.down_projection(blocks[layer]) for layer in layers}
+    keys = read_at_place(net, prefixed, hooks.inputs, downs)
+    originals = read_at_place(net, asked, hooks.outputs, {layer: network.mlp(blocks[layer]) for layer in layers})
     before, _ = score_answers(net, asked)
     terms = [prepare(net, sequences, layers) for sequences in (sought, essences)]
     extractions = []
@@ -159,16 +161,10 @@ def _where_predicted(batch, states):
     return total / torch.bincount(batch.row, minlength=len(batch))[:, None]
 
 
-def read_keys(net, sequences, *, layers):
-    """{layer: keys (n, mlp)}: what the down-projection is given at the place, a mean over each owner's sequences."""
-    modules = {layer: network.down_projection(network.layers(net)[layer]) for layer in layers}
-    return _read(net, sequences, partial(hooks.inputs, modules))
-
-
-def read_outputs(net, sequences, *, layers):
-    """{layer: outputs (n, width)}: what the MLP puts out at the place, a mean over each owner's sequences."""
-    modules = {layer: network.mlp(network.layers(net)[layer]) for layer in layers}
-    return _read(net, sequences, partial(hooks.outputs, modules))
+def read_at_place(net, sequences, recording, modules):
+    """{name: (n, d)}: what `recording`, of `hooks`, sees of `modules` at the place, a mean over owners' sequences."""
+    found = _read(net, sequences, partial(recording, modules), {"place": _at_place})
+    return {name: vectors for (name, _), vectors in found.items()}
 
 
 def down_weight(net, layer):
@@ -178,18 +174,16 @@ def down_weight(net, layer):
 
 
 @torch.no_grad()
-def _read(net, sequences, recording, places=None):
-    """{name: (n, d)}: what `recording()` sees of each module at the place, a mean over owners' sequences.
+def _read(net, sequences, recording, places):
+    """{(name, what): (n, d)}: what `recording()` sees of each module, a mean over owners' sequences.
 
-    With `places`, {what: how to pick}, by (name, what).
+    `places` are {what: how to pick}.
     """
     read = {}
 
     def look(batch):
         with recording() as seen:
             network.hidden(net, batch.ids)
-        if places is None:
-            return batch.number.tolist(), {name: _at_place(batch, states).float() for name, states in seen.items()}
         picked = {
             (name, what): pick(batch, states).float() for name, states in seen.items() for what, pick in places.items()
         }

@@ -22,23 +22,8 @@ def peaks(traces_by_split):
     the splits of a direction are pooled. {} where tracing points nowhere: unless, in both directions, the largest
     effect is clearly above 0, by an interval that holds for all layers at once.
     """
-    corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
-    found = {}
-    for direction in DIRECTIONS:
-        traces = [
-            trace
-            for split, some in traces_by_split.items()
-            for trace in some
-            if ANY_SPLIT[split].direction == direction
-        ]
-        effects, own = at_first(traces, corruption, KIND)
-        if not own:
-            return {}
-        peak = contrasts.peak(effects[:, ROLES.index(ROLE)], rng=np.random.default_rng(0))
-        if peak.place == "nowhere":
-            return {}
-        found[direction] = peak.cell
-    return found
+    found = {direction: _largest(traces_by_split, direction, [ROLE]) for direction in DIRECTIONS}
+    return {direction: one["layer"] for direction, one in found.items()} if all(found.values()) else {}
 
 
 def site(traces_by_split):
@@ -46,22 +31,22 @@ def site(traces_by_split):
 
     As in `peaks`, but of all roles of the prompt; {} where tracing points nowhere.
     """
+    return _largest(traces_by_split, DIRECTIONS[0], ROLES[: ROLES.index("last prompt") + 1])
+
+
+def _largest(traces_by_split, direction, roles):
+    """{"layer", "role"} of the largest mean effect in one direction, of tokens with these `roles`; {} if nowhere."""
     corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
-    traces = [
-        trace
-        for split, some in traces_by_split.items()
-        for trace in some
-        if ANY_SPLIT[split].direction == DIRECTIONS[0]
-    ]
-    effects, own = at_first(traces, corruption, KIND)
+    ours = [split for split in traces_by_split if ANY_SPLIT[split].direction == direction]
+    effects, own = at_first([trace for split in ours for trace in traces_by_split[split]], corruption, KIND)
     if not own:
         return {}
-    of_prompt = effects[:, : ROLES.index("last prompt") + 1]
-    peak = contrasts.peak(of_prompt.reshape(len(effects), -1), rng=np.random.default_rng(0))
+    effects = effects[:, [ROLES.index(role) for role in roles]]
+    peak = contrasts.peak(effects.reshape(len(own), -1), rng=np.random.default_rng(0))
     if peak.place == "nowhere":
         return {}
-    role, layer = divmod(peak.cell, of_prompt.shape[2])
-    return {"layer": int(layer), "role": ROLES[role]}
+    role, layer = divmod(peak.cell, effects.shape[2])
+    return {"layer": layer, "role": roles[role]}
 
 
 def read(path):

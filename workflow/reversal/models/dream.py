@@ -6,7 +6,6 @@ the vocabulary; queries, keys and values have biases. No code of the checkpoint 
 
 from transformers import Qwen2ForCausalLM
 
-from . import layouts
 from .layouts import Layout
 
 # What a configuration has to say, where it says it, for a Qwen2 to compute the same.
@@ -20,13 +19,3 @@ REQUIRED = {
 
 
 LAYOUT = Layout("Dream", Qwen2ForCausalLM, REQUIRED, keys={}, context=131072, eps=1e-6, rename=str, shifted=True)
-
-
-def load(folder, device="cpu", dtype=None):
-    """The network of a Dream checkpoint in a folder, as the file has it or in another `dtype`."""
-    return layouts.load(LAYOUT, folder, device=device, dtype=dtype)
-
-
-def convert(output, **source):
-    """Turn a Dream checkpoint and its tokenizer into a model folder; `source` as in `layouts.convert`."""
-    layouts.convert(LAYOUT, output, **source)

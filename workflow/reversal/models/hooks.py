@@ -16,30 +16,24 @@ def attached(pairs):
             handle.remove()
 
 
-@contextmanager
 def inputs(modules):
     """While it lasts, each run of one of `modules` leaves its first input under the module's name in the dict given."""
-    seen = {}
+    return _recorded(modules, lambda given, output: given[0])
 
-    def record(name):
-        def hook(module, given, output):
-            seen[name] = given[0]
 
-        return hook
-
-    with attached([(module, record(name)) for name, module in modules.items()]):
-        yield seen
+def outputs(modules):
+    """While it lasts, each run of one of `modules` leaves its output under the module's name in the dict given."""
+    # A copy: some networks, like Falcon, add to what their MLP puts out in place.
+    return _recorded(modules, lambda given, output: _states(output).clone())
 
 
 @contextmanager
-def outputs(modules):
-    """While it lasts, each run of one of `modules` leaves its output under the module's name in the dict given."""
+def _recorded(modules, pick):
     seen = {}
 
     def record(name):
         def hook(module, given, output):
-            # A copy: some networks, like Falcon, add to what their MLP puts out in place.
-            seen[name] = _states(output).clone()
+            seen[name] = pick(given, output)
 
         return hook
 

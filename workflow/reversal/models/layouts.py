@@ -22,59 +22,55 @@ class Layout(NamedTuple):
     rename: Callable  # from our names of parameters to theirs
     shifted: bool  # whether a token is predicted at the position before it
 
+    def load(self, folder, device="cpu", dtype=None):
+        """The network of a checkpoint, config.json and safetensors, as they have it or in another `dtype`."""
+        source = Path(folder) / "config.json"
+        if not source.is_file():
+            raise ModelError(f"{source}: no such file; a checkpoint has config.json, *.safetensors and a tokenizer")
+        config = self.configuration(folders.read_json(source), source)
+        return shards.network_of(self.kind, config, folder, rename=self.rename, device=device, dtype=dtype)
 
-def load(layout, folder, *, device, dtype):
-    """The network of a checkpoint: config.json, and safetensors with their index or in one file."""
-    source = Path(folder) / "config.json"
-    if not source.is_file():
-        raise ModelError(f"{source}: no such file; a checkpoint has config.json, *.safetensors and a tokenizer")
-    config = configuration(layout, folders.read_json(source), source)
-    return shards.network_of(layout.kind, config, folder, rename=layout.rename, device=device, dtype=dtype)
-
-
-def configuration(layout, told, source):
-    """The transformers configuration of a diffusion network, from a checkpoint's own (a dict, from a file `source`)."""
-    for key, wanted in layout.required.items():
-        # A configuration leaves out what its own code has for a default; but it says whose it is.
-        if (given := told.get(key, None if key == "model_type" else wanted)) != wanted:
-            raise ModelError(f"{source}: {key} is {given!r}; allowed for a {layout.name}: {wanted!r}")
-    names = {key: layout.keys.get(key, key) for key in (*SIZES, "num_key_value_heads", "max_position_embeddings")}
-    sizes = {key: whole_number(told, names[key], source) for key in SIZES}
-    config = layout.kind.config_class(
-        **sizes,
-        vocab_size=told.get("embedding_size") or whole_number(told, "vocab_size", source),
-        num_key_value_heads=told.get(names["num_key_value_heads"]) or sizes["num_attention_heads"],
-        max_position_embeddings=told.get(names["max_position_embeddings"], layout.context),
-        rms_norm_eps=told.get("rms_norm_eps", layout.eps),
-        rope_parameters={"rope_type": "default", "rope_theta": told.get("rope_theta", 10000.0)},
-        tie_word_embeddings=False,
-    )
-    mask = whole_number(told, "mask_token_id", source)
-    if mask >= config.vocab_size:
-        raise ModelError(f"{source}: mask_token_id is {mask}; allowed: an id within the {config.vocab_size} tokens")
-    marks = {"is_causal": False, "mask_token_id": mask, "shifted": layout.shifted}
-    marks |= {"bos_token_id": None, "pad_token_id": None, "eos_token_id": whole_number(told, "eos_token_id", source)}
-    config.update(marks)
-    return config
-
-
-def convert(layout, output, *, folder=None, repo=None, revision=None, files=None, **where):
-    """Turn a checkpoint and its tokenizer into a model folder.
-
-    It is in a local `folder`, or in a hub repository at a pinned revision, with the SHA-256 of each of its `files`.
-    """
-    folder = folder or hub.folder(repo, revision, files, **where)
-    net = load(layout, folder, device="cpu", dtype=None)
-    reader = tokens.read_pretrained(folder, net.config.eos_token_id)
-    mask, size = network.mask_id(net), net.config.vocab_size
-    # Embeddings are padded to a round number, so that the tokenizer may have fewer.
-    if len(reader) > size:
-        raise ModelError(f"{folder}/tokenizer.json has {len(reader)} tokens, but the network {size}; it is another's")
-    if mask not in reader.added_tokens_decoder:
-        raise ModelError(
-            f"{folder}/tokenizer.json has no special token {mask}, though mask_token_id says so; it is another's"
+    def configuration(self, told, source):
+        """The transformers configuration of a network, from a checkpoint's own (a dict, from a file `source`)."""
+        for key, wanted in self.required.items():
+            # A configuration leaves out what its own code has for a default; but it says whose it is.
+            if (given := told.get(key, None if key == "model_type" else wanted)) != wanted:
+                raise ModelError(f"{source}: {key} is {given!r}; allowed for a {self.name}: {wanted!r}")
+        names = {key: self.keys.get(key, key) for key in (*SIZES, "num_key_value_heads", "max_position_embeddings")}
+        sizes = {key: whole_number(told, names[key], source) for key in SIZES}
+        config = self.kind.config_class(
+            **sizes,
+            vocab_size=told.get("embedding_size") or whole_number(told, "vocab_size", source),
+            num_key_value_heads=told.get(names["num_key_value_heads"]) or sizes["num_attention_heads"],
+            max_position_embeddings=told.get(names["max_position_embeddings"], self.context),
+            rms_norm_eps=told.get("rms_norm_eps", self.eps),
+            rope_parameters={"rope_type": "default", "rope_theta": told.get("rope_theta", 10000.0)},
+            tie_word_embeddings=False,
         )
-    network.save(net, reader, output)
+        mask = whole_number(told, "mask_token_id", source)
+        if mask >= config.vocab_size:
+            raise ModelError(f"{source}: mask_token_id is {mask}; allowed: an id within the {config.vocab_size} tokens")
+        marks = {"is_causal": False, "mask_token_id": mask, "shifted": self.shifted}
+        end = whole_number(told, "eos_token_id", source)
+        config.update(marks | {"bos_token_id": None, "pad_token_id": None, "eos_token_id": end})
+        return config
+
+    def convert(self, output, *, folder=None, repo=None, revision=None, files=None, **where):
+        """Turn a checkpoint and its tokenizer into a model folder.
+
+        It is in a local `folder`, or in a hub repository at a pinned revision, with the SHA-256 of each of its `files`.
+        """
+        folder = folder or hub.folder(repo, revision, files, **where)
+        net = self.load(folder)
+        reader = tokens.read_pretrained(folder, net.config.eos_token_id)
+        mask, size = network.mask_id(net), net.config.vocab_size
+        # Embeddings are padded to a round number, so that the tokenizer may have fewer.
+        file = f"{folder}/tokenizer.json"
+        if len(reader) > size:
+            raise ModelError(f"{file} has {len(reader)} tokens, but the network {size}; it is another's")
+        if mask not in reader.added_tokens_decoder:
+            raise ModelError(f"{file} has no special token {mask}, though mask_token_id says so; it is another's")
+        network.save(net, reader, output)
 
 
 def whole_number(told, key, source):

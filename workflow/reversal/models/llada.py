@@ -5,7 +5,6 @@ The mask token is one of the vocabulary, and a token is predicted where it stand
 
 from transformers import LlamaForCausalLM
 
-from . import layouts
 from .layouts import Layout
 
 # LLaDA's name of each module, and ours.
@@ -57,13 +56,3 @@ def rename(name):
 
 
 LAYOUT = Layout("LLaDA", LlamaForCausalLM, REQUIRED, KEYS, context=4096, eps=1e-5, rename=rename, shifted=False)
-
-
-def load(folder, device="cpu", dtype=None):
-    """The network of a LLaDA checkpoint in a folder, as the file has it or in another `dtype`."""
-    return layouts.load(LAYOUT, folder, device=device, dtype=dtype)
-
-
-def convert(output, **source):
-    """Turn a LLaDA checkpoint and its tokenizer into a model folder; `source` as in `layouts.convert`."""
-    layouts.convert(LAYOUT, output, **source)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ..data.facts import RECALL_SPLITS, SPLITS
-from ..figures.read import begins
+from ..figures.read import begins, last
 from ..memory.vocabulary import DONOR, RIDGE
 from . import numbers_memory, numbers_objectives, numbers_tracing
 from .costs import PEAKS, SUMS
@@ -164,8 +164,7 @@ def recall(sources):
             if own.steps.notna().any()
             else {}
         )
-        last = own if own.steps.isna().all() else own[own.steps == own.steps.max()]
-        found["at"][model] = {split: _accuracy(last[last.split == split]) for split in RECALL_SPLITS}
+        found["at"][model] = {split: _accuracy(last(own[own.split == split])) for split in RECALL_SPLITS}
     differences = sources.tables["recall_differences"]
     found["curse"] = {
         model: {

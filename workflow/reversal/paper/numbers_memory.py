@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from ..data.facts import SPARED_GROUPS, SPLITS
+from ..figures.editing import MEASURES
 from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, leading, pooled_share
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import finding, judged, over_seeds
@@ -12,7 +13,6 @@ from .tables import LOOKED_AT
 
 SIGNIFICANT = 0.05
 WAY = ["lesson", "weights", "group"]  # of teaching
-MEASURES = ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
 
 
 def keyvalue(sources):
@@ -225,7 +225,8 @@ def rewriting(sources):
     table = (
         table[(table.weights == table.weights.iloc[0]) & (table.group == table.group.iloc[0])] if len(table) else table
     )
-    said = {model: own["kinds"].get("rewriting", {}) for model, own in evidence(sources)["models"].items()}
+    told = sources.tables["evidence"]
+    told = told[told.kind == "rewriting"]
     found = {"models": {}, "any": bool(len(table)), "group": table.group.iloc[0] if len(table) else None}
     for (model, direction), rows in table.groupby(["model", "rewritten"], sort=False):
         gains = rows[(rows.asked == "same") & (rows.answer == "new") & (rows.about == "fact")]
@@ -254,7 +255,7 @@ def rewriting(sources):
         seen = [one for one in own["directions"].values() if one["one_memory"]["new"]["verdict"] == "more"]
         own["most"] = max((one["carry"]["new"]["high"] for one in seen), default=None)
         own["least"] = min((one["one_memory"]["new"]["low"] for one in seen), default=None)
-        own["verdict"] = said.get(model, {}).get("verdict", "unclear")
+        own["verdict"] = _kind(told[told.model == model])["verdict"]
         mine = every[every.model == model]
         own["ways"] = _lessons(mine[~mine.group.isin(SPARED_GROUPS)])
         own["spared"] = (
@@ -313,10 +314,7 @@ def evidence(sources):
     """
     table, found = sources.tables["evidence"], {}
     for model, own in table.groupby("model", sort=False):
-        kinds = {}
-        for kind in [kind for kind in ABOUT if kind in set(own.kind)]:
-            measures = {what: _measure(rows) for what, rows in own[own.kind == kind].groupby("what", sort=False)}
-            kinds[kind] = {"measures": measures, "verdict": _agreed([one["verdict"] for one in measures.values()])}
+        kinds = {kind: _kind(own[own.kind == kind]) for kind in ABOUT if kind in set(own.kind)}
         decided = _agreed([one["verdict"] for kind, one in kinds.items() if kind in DECIDING])
         if decided == "unclear":
             told = [one["verdict"] for one in kinds.values() if one["verdict"] not in ("unclear", "blind")]
@@ -325,6 +323,12 @@ def evidence(sources):
         alike = any(one["verdict"] != "blind" and one["low"] > 0 for one in looks)
         found[model] = {"kinds": kinds, "together": decided, "alike": alike}
     return {"models": found, "any": bool(found), "two": TWO, "one": ONE}
+
+
+def _kind(rows):
+    """One kind of evidence: its measures, and the verdict on which they agree."""
+    measures = {what: _measure(some) for what, some in rows.groupby("what", sort=False)}
+    return {"measures": measures, "verdict": _agreed([one["verdict"] for one in measures.values()])}
 
 
 def _measure(rows):

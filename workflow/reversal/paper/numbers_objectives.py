@@ -3,6 +3,7 @@
 import math
 
 from ..figures.objectives import called
+from ..figures.read import last
 from .findings import finding, judged
 
 
@@ -10,11 +11,6 @@ def objectives(sources):
     """The control within one network; and, where such runs are kept, what their objectives and passes recall."""
     kept = {name: sources.taught.get(name) for name in ("objectives", "epochs")}
     return {"control": _control(sources), "kept": _kept(kept["objectives"]), "passes": _passes(kept["epochs"])}
-
-
-def last(table):
-    """The answers in the most steps, and those that take none."""
-    return table[table.steps.isna() | (table.steps == table.steps.max())]
 
 
 def _control(sources):

@@ -115,14 +115,18 @@ def interval(low, high, digits=2, scale=1):
     return Markup("&#91;") + ends + Markup("&#93;")
 
 
-def estimate(found, digits=2):
+def _beside(shown, ends):
+    return shown + " " + ends if ends else shown
+
+
+def estimate(found, digits=2, joined=_beside):
     """An estimate and its interval: {estimate, low, high}."""
-    return _beside(number(found["estimate"], digits), interval(found["low"], found["high"], digits))
+    return joined(number(found["estimate"], digits), interval(found["low"], found["high"], digits))
 
 
-def share(found, digits=0):
+def share(found, digits=0, joined=_beside):
     """A share in percent and its interval."""
-    return _beside(percent(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
+    return joined(percent(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
 
 
 def at_most(value):
@@ -131,9 +135,9 @@ def at_most(value):
     return shown if not value else Markup("below 1%") if value < 0.005 else "at most " + shown
 
 
-def gap(found, digits=0):
+def gap(found, digits=0, joined=_beside):
     """A difference between shares and its interval, in points."""
-    return _beside(points(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
+    return joined(points(found["estimate"], digits), interval(found["low"], found["high"], digits, 100))
 
 
 def p_value(p):
@@ -185,10 +189,6 @@ def plain(value):
 def code(value):
     """Text for within a block of code, where nothing is decoded: without the letters that could end it."""
     return Markup(" ".join(str(value).split()).translate(str.maketrans("", "", "`{}")))
-
-
-def _beside(shown, ends):
-    return shown + " " + ends if ends else shown
 
 
 _NUMBERS = (count, ends, ends_whole, estimate, gap, interval, layers, number, p_value, percent, percents, plain)

@@ -1,10 +1,12 @@
 """The tables of the post, from its numbers, and a table as HTML."""
 
+from functools import partial
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from ..data.facts import RECALL_SPLITS
+from ..figures.editing import MEASURES
 from ..memory.vocabulary import CONCEPTS, HEADLINE, PAIRS
 from ..models.families import FAMILIES
 from ..tracing.vocabulary import CORRUPTIONS
@@ -172,22 +174,21 @@ def traced(numbers):
         *("Still recalled", "Returned by the subject", "By its last token", "Lost without the subject"),
     )
     body = []
-    for label, own in _traced(numbers):
-        for split, count in own["facts"].items():
-            found, site = own["total"].get(split), own["sites"].get(split)
-            recalled = own["time"].get(split, {}).get("recalled")
-            shown = ["–"] * 7
-            if found and site:
-                likely = [phrases.number(found[kind]["estimate"]) for kind in ("clean", "corrupted")]
-                shown = [
-                    _estimate(found["cost"], 1),
-                    _estimate(found["contrast"], 1) if found["contrast"] else "–",
-                    Markup(" → ").join(likely),
-                    _share(recalled["hidden"]) if recalled else "–",
-                    _share(site["whole"]) + Markup("<br><small>layer ") + str(site["layers"][-1]) + Markup("</small>"),
-                    *(_share(site[part]) if site[part] else "–" for part in ("last", "needed")),
-                ]
-            body.append([f"{label}, {_phrase(numbers, split)}", f"{count['traced']} of {count['asked']}", *shown])
+    for label, own, split, count in _traced(numbers, "facts"):
+        found, site = own["total"].get(split), own["sites"].get(split)
+        recalled = own["time"].get(split, {}).get("recalled")
+        shown = ["–"] * 7
+        if found and site:
+            likely = [phrases.number(found[kind]["estimate"]) for kind in ("clean", "corrupted")]
+            shown = [
+                _estimate(found["cost"], 1),
+                _estimate(found["contrast"], 1) if found["contrast"] else "–",
+                Markup(" → ").join(likely),
+                _share(recalled["hidden"]) if recalled else "–",
+                _share(site["whole"]) + Markup("<br><small>layer ") + str(site["layers"][-1]) + Markup("</small>"),
+                *(_share(site[part]) if site[part] else "–" for part in ("last", "needed")),
+            ]
+        body.append([label, f"{count['traced']} of {count['asked']}", *shown])
     return Table(head, body, ("tables/traced_facts.csv", "tables/causal_trace.csv", "tables/time.csv"))
 
 
@@ -198,12 +199,11 @@ def handed(numbers):
         *("Both", "Beyond the sum"),
     )
     body = []
-    for label, own in _traced(numbers):
-        for split, each in own["each"].items():
-            last = own["handed"].get(split)
-            shown = [each["first"], each["last"]] + [last and last[part] for part in RESTS_ON]
-            cells = (_estimate(found, 1) if found else "–" for found in shown)
-            body.append([f"{label}, {_phrase(numbers, split)}", each["change"]["n"], *cells])
+    for label, own, split, each in _traced(numbers, "each"):
+        last = own["handed"].get(split)
+        shown = [each["first"], each["last"]] + [last and last[part] for part in RESTS_ON]
+        cells = (_estimate(found, 1) if found else "–" for found in shown)
+        body.append([label, each["change"]["n"], *cells])
     return Table(head, body, ("tables/time.csv",))
 
 
@@ -219,25 +219,23 @@ def checks(numbers):
         ],
     ]
     body = []
-    for label, own in _traced(numbers):
-        for split, found in own["checks"].items():
-            row = [f"{label}, {_phrase(numbers, split)}"]
-            for name in names:
-                one = found.get(name)
-                row += [_estimate(one["cost"], 1), _share(one["whole"]) if one["whole"] else "–"] if one else ["–", "–"]
-                if name != names[0]:
-                    row.append(_estimate(one["alike"]) if one and one["alike"] else "–")
-            body.append(row)
+    for label, _, _, found in _traced(numbers, "checks"):
+        row = [label]
+        for name in names:
+            one = found.get(name)
+            row += [_estimate(one["cost"], 1), _share(one["whole"]) if one["whole"] else "–"] if one else ["–", "–"]
+            if name != names[0]:
+                row.append(_estimate(one["alike"]) if one and one["alike"] else "–")
+        body.append(row)
     return Table(head, body, ("tables/causal_trace.csv", "tables/trace_maps.csv"))
 
 
-def _traced(numbers):
+def _traced(numbers, part):
+    """What a row is called, what tracing found in its model, its split, and the `part` that is of that split."""
     for model in numbers["study"]["models"]:
-        yield model["label"], numbers["tracing"]["models"][model["name"]]
-
-
-def _phrase(numbers, split):
-    return numbers["study"]["splits"][split]["phrase"]
+        own = numbers["tracing"]["models"][model["name"]]
+        for split, found in own[part].items():
+            yield f"{model['label']}, {numbers['study']['splits'][split]['phrase']}", own, split, found
 
 
 def symmetry(numbers):
@@ -278,13 +276,6 @@ LOOKED_AT = {"nearness": phrases.number, "probe": phrases.percent, "retrieval_at
 
 def edits(numbers):
     """What edits did to each kind of question."""
-    asked = {
-        "efficacy": "the edited question",
-        "paraphrase": "paraphrases of it",
-        "specificity": "other people",
-        "reverse_new": "reverse, new",
-        "reverse_old": "reverse, old",
-    }
     taught = {"both": "taught both ways", "p2d": "taught person to description", "d2p": "taught description to person"}
     head = _head("Model, people, question", "Before", "After", "Change", "Change of log p, nats", "Edits")
     body = []
@@ -294,7 +285,7 @@ def edits(numbers):
                 preferred = found["preferred"]
                 shown = [_share(preferred[when]) for when in ("before", "after")] + [_gap(preferred["change"])]
                 shown.append(_estimate(found["log_p"]["change"], 1))
-                label = f"{numbers['study']['labels'][model]}, {taught[group]}, {asked[measure]}"
+                label = f"{numbers['study']['labels'][model]}, {taught[group]}, {MEASURES[measure]}"
                 body.append([label, *shown, preferred["after"]["n"]])
     return Table(head, body, ("tables/edits.csv",))
 
@@ -324,22 +315,12 @@ def rewriting(numbers):
     return Table(head, body, ("tables/rewriting.csv",))
 
 
-def _stacked(shown, low, high, digits, scale=1):
+def _stacked(shown, ends):
     """An estimate with its interval below it."""
-    ends = phrases.interval(low, high, digits, scale)
     return shown + Markup("<br><small>") + ends + Markup("</small>") if ends else shown
 
 
-def _estimate(found, digits=2):
-    return _stacked(phrases.number(found["estimate"], digits), found["low"], found["high"], digits)
-
-
-def _share(found, digits=0):
-    return _stacked(phrases.percent(found["estimate"], digits), found["low"], found["high"], digits, 100)
-
-
-def _gap(found):
-    return _stacked(phrases.points(found["estimate"]), found["low"], found["high"], 0, 100)
+_estimate, _share, _gap = (partial(how, joined=_stacked) for how in (phrases.estimate, phrases.share, phrases.gap))
 
 
 def _value(value):

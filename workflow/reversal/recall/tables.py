@@ -68,20 +68,11 @@ def step_scaling(completions):
         pairs = list(zip(rows.reference, rows.generation, strict=True))
         references, generations = ([side.strip() for side in sides] for sides in zip(*pairs, strict=True))
         records.append(
-            {
-                "model": name,
-                "seed": seed,
-                "split": split,
-                "file": _file(split),
-                "steps": steps,
-                "n": len(rows),
-                "correct": int(rows.correct.sum()),
-                "accuracy": found.estimate,
-                "ci_low": found.low,
-                "ci_high": found.high,
-                "char_bleu": float(np.mean([char_bleu(*pair) for pair in pairs])),
-                "bleu": bleu.corpus_score(generations, [references]).score,
-            }
+            _of(name, seed, split)
+            | {"steps": steps, "n": len(rows), "correct": int(rows.correct.sum())}
+            | {"accuracy": found.estimate, "ci_low": found.low, "ci_high": found.high}
+            | {"char_bleu": float(np.mean([char_bleu(*pair) for pair in pairs]))}
+            | {"bleu": bleu.corpus_score(generations, [references]).score}
         )
     return pd.DataFrame(records).astype({"steps": "Int64"})
 
@@ -186,24 +177,13 @@ def likelihood(comparisons):
         difference = contrasts.mean(_sample(rows, rows.right - rows.wrong))
         preferred = contrasts.mean(_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
         records.append(
-            {
-                "model": name,
-                "seed": seed,
-                "split": split,
-                "file": _file(split),
-                "kind": rows.kind.iloc[0],
-                "n": len(rows),
-                "facts": rows.fact.nunique(),
-                "right": rows.right.mean(),
-                "wrong": rows.wrong.mean(),
-                "difference": difference.estimate,
-                "ci_low": difference.low,
-                "ci_high": difference.high,
-                "right_more_likely": preferred.estimate,
-                "preferred_low": preferred.low,
-                "preferred_high": preferred.high,
-                "sampling_error": math.sqrt((rows.right_error**2 + rows.wrong_error**2).sum()) / len(rows),
-            }
+            _of(name, seed, split)
+            | {"kind": rows.kind.iloc[0], "n": len(rows), "facts": rows.fact.nunique()}
+            | {"right": rows.right.mean(), "wrong": rows.wrong.mean()}
+            | {"difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
+            | {"right_more_likely": preferred.estimate}
+            | {"preferred_low": preferred.low, "preferred_high": preferred.high}
+            | {"sampling_error": math.sqrt((rows.right_error**2 + rows.wrong_error**2).sum()) / len(rows)}
         )
     return pd.DataFrame(records)
 
@@ -218,5 +198,6 @@ def _groups(table, *keys):
     return table.groupby(list(keys), sort=False, dropna=False)
 
 
-def _file(split):
-    return ANY_SPLIT[split].file if split in ANY_SPLIT else split
+def _of(model, seed, split):
+    file = ANY_SPLIT[split].file if split in ANY_SPLIT else split
+    return {"model": model, "seed": seed, "split": split, "file": file}
