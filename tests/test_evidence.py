@@ -30,8 +30,8 @@ def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1, taken=0.8):
     symmetry = [
         ABOUT
         | {"layer": layer, "comparison": pair, "statistic": "debiased_cka", "ceiling": 0.9}
-        | {"value": alike if layer == "peak" else 0.7, "ci_low": alike - 0.02, "ci_high": alike + 0.02}
-        for layer, pair in itertools.product(("peak", "3"), pairs)
+        | {"value": alike + far, "ci_low": alike + far - 0.02, "ci_high": alike + far + 0.02}
+        for (layer, far), pair in itertools.product({"peak": 0.0, "3": 0.3, "12": 0.01}.items(), pairs)
     ]
     leads = {"efficacy": 10.0, "paraphrase": 8.0, "reverse_new": reverse}
     edits = [
@@ -57,6 +57,8 @@ def test_each_measure_is_a_share_of_its_ceiling():
     assert found.share["rewriting", "p2d"] == pytest.approx(0.02 / 0.8)
     assert found.share["gradients", "p2d"] == pytest.approx(0.01 / 0.5)
     assert found.share["symmetry", "name"] == pytest.approx(0.05 / 0.9), "at the peak, not at another layer"
+    assert found.share["symmetry", "state of name"] == pytest.approx(0.05 / 0.9)
+    assert found.share["symmetry", "last state of name"] == pytest.approx(0.06 / 0.9), "12 is after 3"
     assert found.share["edits", "forward"] == pytest.approx(0.1 / 8)
     assert (found.verdict == "two").all()
 
@@ -73,6 +75,7 @@ def test_one_memory_is_told_from_two_and_from_a_part():
     [
         (-0.02, 0.08, 0.9, "two"),
         (0.01, 0.08, 0.9, "two"),
+        (-0.6, 0.0, 0.9, "unclear"),
         (-0.02, 0.3, 0.9, "unclear"),
         (0.02, 0.3, 0.9, "unclear"),
         (0.12, 0.3, 0.9, "partly"),

@@ -155,6 +155,12 @@ def shared_memory(rewriting):
     return rewriting.assign(carry_over=share, carry_low=share - 0.1, carry_high=share + 0.1)
 
 
+def disturbing(rewriting):
+    """Lessons whose other direction loses its old answer and does not gain the new one."""
+    share = rewriting.answer.map({"old": 0.3, "new": -0.3}).where(rewriting.asked == "other", rewriting.carry_over)
+    return rewriting.assign(carry_over=share, carry_low=share - 0.1, carry_high=share + 0.1)
+
+
 def of_groups(*groups, spared=None):
     """Lessons to people of further groups; those to spared people reach the other direction to `spared`."""
 
@@ -197,8 +203,9 @@ def telling(verdict, *kinds):
 
 
 def disagreeing(evidence):
-    """Rewriting can not tell, and the others differ."""
-    return telling("one", "symmetry")(telling("blind", "rewriting")(evidence))
+    """A lesson about a name reaches the other direction, and one about a description does not."""
+    chosen = (evidence.kind == "rewriting") & (evidence.what == "d2p")
+    return pd.concat([evidence[~chosen], telling("one", "rewriting")(evidence[chosen].copy())])
 
 
 def faint(symmetry):
@@ -251,14 +258,20 @@ def ended(step):
         ({}, "a CKA of 0.15 would have been found four times in five among 20 facts of the MDM", "not even all of it"),
         ({}, "By the number of tokens of the new answer, 100% with 4 (n = 1) and 0% with 6 (n = 1) are told", "nan"),
         ({}, "does not reach the other. There are two entries.", "The evidence disagrees"),
-        ({"evidence": disagreeing}, "The evidence disagrees.", "There are two entries"),
+        ({"evidence": disagreeing}, "The evidence disagrees: a new answer reaches", "There are two entries"),
         ({"evidence": telling("partly")}, "In part: the two directions share something", "There are two entries"),
         ({"evidence": telling("blind")}, "The evidence of this study cannot tell.", "There are two entries"),
         (
             {"evidence": telling("partly", "symmetry")},
-            "the two look a little alike, though neither follows the other",
+            "two memories are seen by 3, something shared by 6; 0 cannot tell",
             "The evidence disagrees",
         ),
+        (
+            {"evidence": telling("partly", "symmetry")},
+            "Most is in common for names by MLP output and value: 30% [",
+            "It does disturb it",
+        ),
+        ({"rewriting": disturbing}, "It does disturb it: of what was taught, the old answer loses 30%", "two entries."),
         (
             {"edits": untaken},
             "the MLP at the last subject token alone does not change",
@@ -286,10 +299,10 @@ def ended(step):
             "as little as for those",
         ),
         ({"edits": unfound}, "for 20% of the edits in layer 1", "the MLP at the last subject token alone"),
-        ({}, "of at most 0.90, p\xa0<\xa00.001, adjusted for both tests", "reaches 0"),
+        ({}, "of at most 0.90, p\xa0<\xa00.001, adjusted for both tests", "may show none"),
         (
             {"symmetry": faint},
-            "beyond chance for names and descriptions, though the interval, which is about other such facts, reaches 0",
+            "alike beyond chance for names and descriptions, but so little that other facts may show none",
             "Too few facts have",
         ),
         ({}, "one fact holds 60% of the variance of the names", "corrected together"),
@@ -344,7 +357,7 @@ def test_every_claim_leads_to_the_files_behind_it_and_their_hashes(made, html):
     table = html.split('id="table-questions"')[1].split("</table>")[0]
     folder = made.numbers.parents[1]
     rows = re.findall(r"<tr><th scope=\"row\">(.*?)</th><td>(.*?)</td><td>(.*?)</td></tr>", table)
-    assert len(rows) >= 8 and [row[0][:20] for row in rows[:2]] == ["<strong>Objective 1:", "<strong>Objective 2:"]
+    assert len(rows) >= 8 and [n for n in (1, 2) if any(f"Objective {n}:" in row[0] for row in rows)] == [1, 2]
     opening = html.split('<h2 id="tl-dr">')[1].split("<h2")[0]
     for question, answer, evidence in rows:
         files = re.findall(r'<a href="\.\./(\w+/([^"]*))">\2</a> <small>rule some_rule, (\w{12})</small>', evidence)
@@ -518,7 +531,7 @@ def test_a_run_kept_with_the_paper_is_told_beside_the_study_with_its_own_numbers
 
 def test_a_run_with_several_seeds_is_told_as_the_same_networks_over_again(tmp_path):
     text = write_post(make(tmp_path, kept=["seeds"]), tmp_path / "out").post.read_text(encoding="utf-8")
-    section = text.split("### The same networks with five seeds")[1].split("## Conclusion")[0]
+    section = text.split("### The same design with five seeds and 110 people")[1].split("## Conclusion")[0]
     assert "Lessons of other kinds were given, too" in section and 'id="figure-seeds-memories"' in section
     assert "Between seeds of the MDM, maps correlate at" in section and "With five seeds of these networks" in text
     assert not re.search(r"\bnan\b|None|Undefined", section)
@@ -598,7 +611,7 @@ def test_the_post_tells_what_lifts_the_curse_from_its_own_control_and_from_kept_
     text = made.post.read_text()
     assert "What lifts the curse is that the subject is predicted, too." in text
     assert "ways of training, with three seeds each" in text and "More passes over the same rows do not replace" in text
-    assert "Size is not what it takes" in text and "Told the time" in text
+    assert "Size alone does not do it" in text and "Told the time" in text
     unclear = {"objectives": lambda rows: rows.assign(ci_low=0.0, ci_high=1.0)}
     made = write_post(make(tmp_path / "vague", change=unclear), tmp_path / "out")
     text = made.post.read_text()

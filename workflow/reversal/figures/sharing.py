@@ -95,8 +95,10 @@ MEASURED = {
     ("gradients", "d2p"): "gradients, asked for the name",
     ("symmetry", "name"): "names: MLP output and value",
     ("symmetry", "description"): "descriptions: MLP output and value",
-    ("symmetry", "state of name"): "names: states as subject and answer",
-    ("symmetry", "state of description"): "descriptions: states as subject and answer",
+    ("symmetry", "state of name"): "names: states, layer of the values",
+    ("symmetry", "state of description"): "descriptions: states, layer of the values",
+    ("symmetry", "last state of name"): "names: states, last layer",
+    ("symmetry", "last state of description"): "descriptions: states, last layer",
     ("edits", "forward"): "rank-one edit of the forward question",
 }
 
@@ -135,9 +137,8 @@ def memories(table, *, models):
                     how["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
                     axes.text(center + (4 if share < 0 else -4), y + shift, percent(share), va="center", **how)
             else:
-                axes.text(
-                    3, y + shift, f"{look.label}: could not have been seen", va="center", fontsize=SMALL, color=FAINT
-                )
+                how = {"ha": "right", "va": "center", "fontsize": SMALL, "color": FAINT}
+                axes.text(-2, y + shift, f"{look.label}: could not be seen", **how)
             said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share)}")
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")

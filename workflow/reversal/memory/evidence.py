@@ -25,8 +25,10 @@ ABOUT = {
     "symmetry": {
         "name": "for names by MLP output and value",
         "description": "for descriptions by MLP output and value",
-        "state of name": "for names by hidden states",
-        "state of description": "for descriptions by hidden states",
+        "state of name": "for names by hidden states of the layer in which values are sought",
+        "state of description": "for descriptions by hidden states of the layer in which values are sought",
+        "last state of name": "for names by hidden states of the last layer",
+        "last state of description": "for descriptions by hidden states of the last layer",
     },
     "edits": {"forward": "on average"},
 }
@@ -39,7 +41,8 @@ def summary(rewriting, gradients, symmetry, edits):
                the ceiling is the same where the reverse is derived from forward answers (`what`: the direction taught)
     gradients  cosine of a fact's forward and reverse gradients, beyond that of other facts; the ceiling is that of the
                same question in other words
-    symmetry   HEADLINE of the named tests, and of states, where MLPs matter most; the ceiling is from halves
+    symmetry   HEADLINE of the named tests, and of states, where MLPs matter most; of states in the last layer, too,
+               where a network that has recalled an answer may hold it as one that reads it; the ceiling is from halves
     edits      change of the edited person's lead in the reverse question over that of the edited answer's lead; the
                ceiling is the same of the edited question in other words, unknown where most edits do not take
 
@@ -76,8 +79,8 @@ def verdict(low, high, ceiling_low):
         return "blind"
     if np.isnan(low) or np.isnan(high):
         return "unclear"
-    if high < TWO:
-        return "two"
+    if high < TWO:  # but far below 0, something else happens than nothing
+        return "two" if low > -ONE else "unclear"
     return "one" if low > ONE else "partly" if low > TWO else "unclear"
 
 
@@ -120,13 +123,15 @@ def _by_direction(table, kind, columns, *, asked, found, ceiling):
 
 def _symmetry(table):
     table = table[(table.stage != BASE) & (table.statistic == HEADLINE)]
-    compared = {**CONCEPTS, **{f"state of {what}": pair for what, pair in STATES.items()}}
+    states = {f"state of {what}": pair for what, pair in STATES.items()}
+    last = {f"last {what}": pair for what, pair in states.items()}
     for (model, seed), run in table.groupby(["model", "seed"], sort=False):
-        own = leading(run).set_index("comparison")
-        for what, pair in compared.items():
-            if pair in own.index:
-                found = own.loc[pair, ["value", "ci_low", "ci_high", "ceiling"]]
-                yield model, seed, "symmetry", what, *found, found.ceiling - TWO
+        for some, compared in ((leading(run), CONCEPTS | states), (deepest(run), last)):
+            own = some.set_index("comparison")
+            for what, pair in compared.items():
+                if pair in own.index:
+                    found = own.loc[pair, ["value", "ci_low", "ci_high", "ceiling"]]
+                    yield model, seed, "symmetry", what, *found, found.ceiling - TWO
 
 
 def leading(run):
@@ -136,6 +141,12 @@ def leading(run):
         return run[labels == PEAK]
     tested = labels[run.comparison.isin(CONCEPTS.values())]
     return run[labels == min(tested if len(tested) else labels, key=int)]
+
+
+def deepest(run):
+    """Of one model's rows of symmetry those of the last layer."""
+    layers = pd.to_numeric(run.layer, errors="coerce")  # PEAK is none
+    return run[layers == layers.max()]
 
 
 def _edits(table):

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ..data.facts import RECALL_SPLITS, SPLITS
-from ..figures.read import begins, last
+from ..figures.read import last
 from ..memory.vocabulary import DONOR, RIDGE
 from . import numbers_memory, numbers_objectives, numbers_tracing
 from .costs import PEAKS, SUMS
@@ -215,25 +215,10 @@ def likelihood(sources):
 
 
 def probe(sources):
-    """The first token: how often it is the answer's own; and what the base was asked `about`."""
+    """What each base was asked `about`."""
     table = sources.tables["probe"]
     before = table[table.stage == "pretrained"].groupby("model").about.first()
-    found = {name: {"about": before[name]} for name in sources.config["models"]}
-    for (model, stage), rows in table.groupby(["model", "stage"], sort=False):
-        best = rows[rows["rank"] == 1]
-        asked = best[best.answer.notna()]
-        hits = [begins(token, answer) for token, answer in zip(asked.token.fillna(""), asked.answer, strict=True)]
-        found[model][stage.replace("-", "_")] = {
-            "hits": float(np.mean(hits)) if hits else None,
-            **_opening(asked.answer),
-        }
-    return found
-
-
-def _opening(answers):
-    """The word that most answers begin with, and how many do: to begin so takes no knowledge of any of them."""
-    opened = answers.str.strip().str.split().str[0].value_counts()
-    return {"opening": opened.index[0], "opened": opened.iloc[0] / len(answers)} if len(opened) else {"opened": 0.0}
+    return {name: {"about": before[name]} for name in sources.config["models"]}
 
 
 SETTINGS = ("data", "training", "likelihood", "tracing", "keyvalue", "symmetry", "edits", "rewriting")

@@ -200,6 +200,7 @@ def _best_layer(rows):
     told = rows[(rows.statistic == "exact") & (rows.measure == "specificity") & rows.layer.isin(where)]
     return {
         "efficacy": efficacy.max(),
+        "tried": len(efficacy),
         "where": where,
         "neighbours": {when: own.value.mean() for when, own in told.groupby("when")},
     }
@@ -309,19 +310,28 @@ def evidence(sources):
     """What four kinds of evidence say of each model, as shares of what one memory would show: 0 is two, 1 is one.
 
     `kinds` has for each kind its measures, each with its verdict over seeds, and the `verdict` on which all agree that
-    can see; `two` and `one` are the shares that tell. `together` is the verdict of the kind that decides, or, if it
-    cannot tell, that on which the others agree. `alike` says whether gradients or symmetry find anything in common.
+    can see. `together` is the verdict of the kind that decides; of the `others`, verdicts are counted. `likest` is what
+    of gradients and symmetry is clearly something, and most; `two` and `one` are the shares that tell.
     """
     table, found = sources.tables["evidence"], {}
     for model, own in table.groupby("model", sort=False):
         kinds = {kind: _kind(own[own.kind == kind]) for kind in ABOUT if kind in set(own.kind)}
-        decided = _agreed([one["verdict"] for kind, one in kinds.items() if kind in DECIDING])
-        if decided == "unclear":
-            told = [one["verdict"] for one in kinds.values() if one["verdict"] not in ("unclear", "blind")]
-            decided = _agreed(told)
-        looks = [one for kind in ("gradients", "symmetry") for one in kinds.get(kind, {}).get("measures", {}).values()]
-        alike = any(one["verdict"] != "blind" and one["low"] > 0 for one in looks)
-        found[model] = {"kinds": kinds, "together": decided, "alike": alike}
+        rest = {
+            (kind, what): one
+            for kind in kinds
+            if kind not in DECIDING
+            for what, one in kinds[kind]["measures"].items()
+            if one["verdict"] != "blind"
+        }
+        said = [one["verdict"] for one in rest.values()]
+        alike = {key: one for key, one in rest.items() if key[0] != "edits" and one["low"] > 0}
+        kind, what = max(alike, key=lambda key: alike[key]["estimate"], default=(None, None))
+        found[model] = {
+            "kinds": kinds,
+            "together": _agreed([one["verdict"] for kind, one in kinds.items() if kind in DECIDING]),
+            "others": {verdict: said.count(verdict) for verdict in ("two", "partly", "one", "unclear")},
+            "likest": {"kind": kind, "what": what, **alike[kind, what]} if alike else None,
+        }
     return {"models": found, "any": bool(found), "two": TWO, "one": ONE}
 
 

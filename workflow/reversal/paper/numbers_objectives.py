@@ -68,15 +68,16 @@ def _one(row):
 def _likelier(rows):
     """In how many of the rows the right answer is clearly likelier than another person's, or less; and the median.
 
-    `where` has the objectives for which it is likelier, with the most nats.
+    `where` has the objectives for which it is likelier, with the most nats; `least` the most nats of those below.
     """
     verdicts = [
         judged(finding(row.likelier, row.likelier_low, row.likelier_high))["verdict"] for row in rows.itertuples()
     ]
-    above = rows[[verdict == "more" for verdict in verdicts]]
+    above, below = (rows[[verdict == way for verdict in verdicts]] for way in ("more", "less"))
     found = {"median": rows.likelier.median(), "more": verdicts.count("more"), "less": verdicts.count("less")}
     where = list(dict.fromkeys(called(row) for row in above.itertuples()))
-    return found | {"where": where, "most": above.likelier.max() if len(above) else None}
+    most, least = (part.likelier.abs().max() if len(part) else None for part in (above, below))
+    return found | {"where": where, "most": most, "least": least}
 
 
 def _changes(rows):
@@ -104,7 +105,7 @@ def _passes(table):
         alike = reverse[~reverse.shaped & (reverse.family == "diffusion") & reverse.epochs.isin(timed.epochs)]
         found["told"] = {name: own.accuracy.mean() for name, own in alike.groupby("time")}
     rows = rows[(rows.time == "none") & ~rows.shaped]
-    found["passes"] = sorted(map(int, rows.epochs.unique()))
+    found |= {"passes": sorted(map(int, rows.epochs.unique())), "seeds": int(rows.seeds.max())}
     for family, own in rows.groupby("family"):
         same, reverse = (own[own.trained == trained].groupby("epochs") for trained in ("same", "reverse"))
         loss = -same.log_likelihood.mean()

@@ -78,5 +78,10 @@ def takes(share):
     return share >= TAKEN
 
 
-_SAID = (each, by_verdict, by_model, having, parts, correlation, enough, of_question, faint, takes)
+def disturbances(rewritten):
+    """Of a model's rewritten directions those whose lesson harms the other direction and does not reach it."""
+    return {direction: found for direction, found in rewritten["directions"].items() if found["disturbed"]}
+
+
+_SAID = (each, by_verdict, by_model, having, parts, correlation, enough, of_question, faint, takes, disturbances)
 FUNCTIONS = {function.__name__: function for function in _SAID}
