@@ -717,6 +717,7 @@ FILES = [
 ]
 
 
+@functools.cache
 def told(mistake):
     """What a `UserError` says about a mistake made in an empty folder, its name left out; and at which stage."""
     with tempfile.TemporaryDirectory() as folder:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import ready
 
-# A Snakemake that tests wait for begins as a copy of a process that has imported it: that is half of a dry run's time.
+# A Snakemake that tests wait for begins as a copy of a process that has imported it and what it imports later: that is
+# more than half of a dry run's time.
 READY = multiprocessing.get_context("forkserver")
-READY.set_forkserver_preload(["snakemake.cli"])
+PLUGINS = ["snakemake_executor_plugin_slurm", "snakemake_storage_plugin_fs", "snakemake.report.html_reporter"]
+READY.set_forkserver_preload(["snakemake.cli", "snakemake.profiles", "smart_open", "jsonschema", *PLUGINS])
 
 
 def copy(root, folder):
