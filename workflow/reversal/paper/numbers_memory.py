@@ -6,10 +6,10 @@ import numpy as np
 
 from ..data.facts import SPARED_GROUPS, SPLITS
 from ..figures.editing import MEASURES
-from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, leading, pooled_share
+from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, deepest, leading, pooled_share
 from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
 from .findings import finding, judged, over_seeds
-from .tables import LOOKED_AT
+from .tables import LOOKED_AT, SHOWN
 
 SIGNIFICANT = 0.05
 WAY = ["lesson", "weights", "group"]  # of teaching
@@ -60,9 +60,10 @@ def symmetry(sources):
     for (model, base), every in table.groupby(["model", table.stage == BASE], sort=False):
         who = _who(model, base)
         rows = leading(every)
+        rows = rows[rows.statistic.isin([HEADLINE, *LOOKED_AT]) & rows.comparison.isin(SHOWN)]
         tests = {
             comparison: {statistic: _test(some) for statistic, some in part.groupby("statistic", sort=False)}
-            for comparison, part in rows[rows.statistic.isin([HEADLINE, *LOOKED_AT])].groupby("comparison", sort=False)
+            for comparison, part in rows.groupby("comparison", sort=False)
         }
         found["labels"][who] = sources.labels[model] + (" before fine-tuning" if base else "")
         found["models"][who] = {"comparisons": tests, "states": _states(every, tests)}
@@ -74,7 +75,7 @@ def symmetry(sources):
     found["beyond_base"] = {
         model: {
             concepts[pair]: judged(over_seeds(part.value, part.ci_low, part.ci_high))
-            for pair, part in _last(rows).groupby("comparison", sort=False)
+            for pair, part in deepest(rows).groupby("comparison", sort=False)
         }
         for model, rows in beyond.groupby("model", sort=False)
     }
@@ -98,12 +99,6 @@ def _states(rows, tests):
                 "probe": max(rows[(rows.comparison == pair) & (rows.statistic == "probe")].value, default=math.nan),
             }
     return found
-
-
-def _last(rows):
-    """The rows of the last layer: where an answer is read, and most of it is there."""
-    layers = rows.layer[rows.layer != PEAK].astype(int)
-    return rows[rows.layer.astype(str) == str(layers.max())] if len(layers) else rows
 
 
 def _test(rows):

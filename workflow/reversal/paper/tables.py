@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from ..data.facts import RECALL_SPLITS
 from ..figures.editing import MEASURES
-from ..memory.vocabulary import CONCEPTS, HEADLINE, PAIRS
+from ..memory.vocabulary import CONCEPTS, HEADLINE, REFERENCES, STATES
 from ..models.families import FAMILIES
 from ..tracing.vocabulary import CORRUPTIONS
 from . import phrases
@@ -246,7 +246,7 @@ def symmetry(numbers):
     )
     body = []
     for who, own in numbers["symmetry"]["models"].items():
-        for comparison in PAIRS:
+        for comparison in SHOWN:
             found = own["comparisons"].get(comparison)
             if found is None:
                 continue
@@ -271,6 +271,7 @@ def _of_ceiling(found, shown):
     return shown(found["estimate"]) + (ceiling if phrases.known(found["ceiling"]) else "")
 
 
+SHOWN = (*CONCEPTS.values(), *STATES.values(), *REFERENCES)  # the table has all comparisons
 LOOKED_AT = {"nearness": phrases.number, "probe": phrases.percent, "retrieval_at_1": phrases.percent}
 
 
