@@ -98,7 +98,9 @@ def job(snakemake):
         running.say(f"memory: at most {_peak_memory() / 2**30:.1f} GiB")
         running.say(f"CPU time: {sum(os.times()[:4]):.1f} s")
         if torch and torch.cuda.is_initialized():
-            running.say(f"GPU memory: at most {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB")
+            # Torch holds more than is in use at once: it keeps freed blocks, whose sizes may not fit again.
+            held, taken = torch.cuda.max_memory_reserved() / 2**30, torch.cuda.max_memory_allocated() / 2**30
+            running.say(f"GPU memory: at most {held:.1f} GiB, {taken:.1f} GiB of it in use at once")
             running.say(f"GPU time: at most {max(gpus, 1) * (time.monotonic() - began):.1f} s")
     except UserError as error:
         _end(running, error)

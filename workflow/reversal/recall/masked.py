@@ -1,12 +1,13 @@
 """Masked diffusion: sampling by unmasking, and likelihood."""
 
-import functools
+import itertools
 import math
 
 import torch
 
 from ..common import batches
 from ..models import network
+from . import heads
 from .sampling import (
     GIVEN,
     MASKED,
@@ -61,15 +62,23 @@ def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None, l
                 jobs.append(job)
             wanted[number].append((place, turns))
 
+    budget = heads.budget(device)
+
     def fill(indices):
         rows, groups, turns, seeds = zip(*(jobs[j] for j in indices), strict=True)
         noise = [torch.Generator(device).manual_seed(seed) for seed in seeds] if sampling.temperature else None
+
+        def predict(canvas, given, where, active, now):
+            seen = look and look(canvas, [rows[i] for i in active], now.tolist())
+            states = _states(net, canvas, given, where, sampling.guidance, seen)
+            return _choose(net, sampling, budget, states, where, noise and [noise[i] for i in active])
+
         return _fill(
             start[list(rows)].to(device),
             fixed[list(rows)].to(device),
             torch.stack(groups).to(device),
             turns,
-            functools.partial(_predict, net, sampling, noise, look and functools.partial(_look, look, rows)),
+            predict,
             mask,
             sampling.remasking,
         )
@@ -123,55 +132,65 @@ def _fill(canvas, given, groups, turns, predict, mask, remasking):
     return list(zip(canvas.cpu(), step.cpu(), confidence.cpu(), withdrawn, strict=True))
 
 
-def _look(look, prompts, canvas, rows, now):
-    return look(canvas, [prompts[i] for i in rows], now.tolist())
+def _states(net, canvas, given, where, guidance, seen=None):
+    """States (1, P, D) at the positions `where` (B, L) of `canvas` (B, L), or of what is `seen` of it (B, L, D).
 
-
-def _predict(net, sampling, noise, look, canvas, given, where, rows, now):
-    """The predicted token and its confidence (P,) at each position `where` (A, L) of the canvases (A, L).
-
-    `rows` (A,) says which generators of `noise` are theirs, `now` (A,) at which step they are.
+    With guidance (2, P, D): the others are those of the canvases without the `given` tokens (B, L).
     """
-    guidance, temperature = sampling.guidance, sampling.temperature
-    states = look(canvas, rows, now) if look else None
-    logits = (
-        _guided_logits(net, canvas, given, where, guidance, states) if guidance else _logits(net, canvas, where, states)
-    )
-    best, token = logits.max(-1)
-    if temperature:
-        noisy = logits.double() - temperature * _exponential(where, logits.shape[-1], [noise[i] for i in rows]).log()
-        token = noisy.argmax(-1)
-    chosen = logits.gather(-1, token[:, None])[:, 0]
-    # Summed in float64: confidences near 1 differ by less than float32 can tell.
-    total = (logits - best[:, None]).exp_().sum(-1, dtype=torch.float64)
-    return token, (chosen - best).double().exp() / total
-
-
-def _logits(net, canvas, where, states=None):
-    """Logits (P, V) at the positions `where` (B, L) of `canvas` (B, L) or its `states`; the head runs there only."""
-    return network.logits(net, (network.predictions(net, canvas) if states is None else states)[where]).float()
-
-
-def _guided_logits(net, canvas, given, where, guidance, conditional=None):
-    """The same, led away from what the canvases would say without the `given` tokens (B, L)."""
+    if not guidance:
+        return (network.predictions(net, canvas) if seen is None else seen)[where][None]
     # Rows that differ only in what was given are one canvas without it: before the first reveal, all of them.
     unguided, same = canvas.masked_fill(given, network.mask_id(net)).unique(dim=0, return_inverse=True)
-    if conditional is None:
+    if seen is None:
         states = network.predictions(net, torch.cat([canvas, unguided]))
-        conditional, unconditional = states.split([len(canvas), len(unguided)])
+        seen, unconditional = states.split([len(canvas), len(unguided)])
     else:
         unconditional = network.predictions(net, unguided)
     row, position = where.nonzero().T
-    chosen = torch.cat([conditional[row, position], unconditional[same[row], position]])
-    conditional, unconditional = network.logits(net, chosen).float().chunk(2)
+    return torch.stack([seen[row, position], unconditional[same[row], position]])
+
+
+def _choose(net, sampling, budget, states, where, noise):
+    """The predicted token and its confidence (P,) at each position `where` (A, L), from `_states` there.
+
+    Rows share the head's run as far as the `budget` goes. `noise` has a generator for each of them.
+    """
+    counts = where.sum(1).tolist()
+    ends = [0, *itertools.accumulate(counts)]
+    token = torch.empty(ends[-1], dtype=torch.long, device=where.device)
+    confidence = torch.empty(ends[-1], dtype=torch.float64, device=where.device)
+
+    def choose(some):
+        here = slice(ends[some.start], ends[some.stop])
+        logits = _logits(net, states[:, here], sampling.guidance)
+        best, chosen = logits.max(-1)
+        if noise:
+            drawn = _exponential(counts[some], logits.shape[-1], noise[some])
+            chosen = (logits.double() - sampling.temperature * drawn.log()).argmax(-1)
+        token[here] = chosen
+        # Summed in float64: confidences near 1 differ by less than float32 can tell.
+        total = (logits - best[:, None]).exp_().sum(-1, dtype=torch.float64)
+        confidence[here] = (logits.gather(-1, chosen[:, None])[:, 0] - best).double().exp() / total
+
+    each = (4 if noise else 1) * heads.LOGITS * network.vocab(net)  # noise is float64
+    budget.spend([max([1, *counts]) * each] * len(counts), choose)
+    return token, confidence
+
+
+def _logits(net, states, guidance):
+    """Logits (P, V) for `_states`; with guidance led away from those of the others."""
+    logits = network.logits(net, states.flatten(0, 1)).float()
+    if not guidance:
+        return logits
+    conditional, unconditional = logits.chunk(2)
     return torch.lerp(unconditional, conditional, 1 + guidance)
 
 
-def _exponential(where, vocab, generators):
-    """Exponential noise (P, V), whose −log is Gumbel's, each row of `where` (A, L) from its own generator."""
+def _exponential(counts, vocab, generators):
+    """Exponential noise (P, V), whose −log is Gumbel's, so many rows of it from each of the generators."""
     draws = [
-        torch.empty((count, vocab), dtype=torch.float64, device=where.device).exponential_(generator=generator)
-        for count, generator in zip(where.sum(1).tolist(), generators, strict=True)
+        torch.empty((count, vocab), dtype=torch.float64, device=generator.device).exponential_(generator=generator)
+        for count, generator in zip(counts, generators, strict=True)
     ]
     return torch.cat(draws)
 
@@ -201,9 +220,9 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
             place[len(prompts[i]) : len(prompts[i]) + len(hide)] = hide
         attended = None if real.all() else real.to(device)
         states = network.predictions(net, ids.masked_fill(where, mask).to(device), attended)[where.to(device)]
-        each = network.logits(net, states).float().log_softmax(-1).gather(1, ids[where].to(device)[:, None])
+        each = heads.token_logs(net, states, ids[where].to(device))
         total = torch.zeros(len(ids), dtype=torch.float64)
-        total.index_add_(0, where.nonzero()[:, 0], each[:, 0].double().cpu())
+        total.index_add_(0, where.nonzero()[:, 0], each.double().cpu())
         return (total / where.sum(1)).tolist()
 
     with batches.autocast(device, precision):

@@ -163,7 +163,9 @@ def _restore_alike(exact, fast, problems, length, kind, plan, severed, budget):
         logs = _restored_logs(fast, base, problems[some], kind, plan, severed, budget)
         results.extend(list(_by_problem(base, logs, problems[some])))
 
-    budget.spend([runs * _bytes(exact, length, length, answers)] * len(problems), run)
+    sequences = 1 + max(len(problem.corrupted) for problem in problems)
+    each = max(runs * _bytes(exact, length, length, answers), _bytes_kept(exact, sequences, length))
+    budget.spend([each] * len(problems), run)
     return results
 
 
@@ -531,6 +533,11 @@ def _bytes(llama, tokens, length, answers):
     """Roughly what a run takes that changes `tokens` of `length` positions."""
     width, inner = llama.blocks[0].down.weight.shape
     return 4 * (tokens * (8 * width + 3 * inner) + 4 * length * width + 2 * answers * llama.vocab)
+
+
+def _bytes_kept(llama, sequences, length):
+    """At most what `run_base` keeps of so many sequences: every field of a `Layer` as wide as a state, in float32."""
+    return 4 * sequences * length * len(llama.blocks) * len(Layer._fields) * len(llama.norm)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import torch
 from ..common import batches
 from ..common.errors import UserError
 from ..models import hooks, network
-from ..recall import ask, autoregressive, masked
+from ..recall import ask, autoregressive, heads, masked
 from . import engine
 from .effects import at_first
 from .study import evenly
@@ -179,7 +179,7 @@ def log_probabilities(net, asked):
         states = network.hidden(net, ids.to(device))
         read = [(row, *pair) for row, i in enumerate(indices) for pair in asked[i][1]]
         row, place, token = torch.tensor(read, device=device).T
-        logs = network.logits(net, states[row, place]).float().log_softmax(-1).gather(1, token[:, None])[:, 0]
+        logs = heads.token_logs(net, states[row, place], token)
         return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, row.cpu(), logs.double().cpu()).tolist()
 
     return batches.run(score, [len(ids) for ids, _ in asked], device)
