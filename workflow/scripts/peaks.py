@@ -9,7 +9,7 @@ from reversal.tracing import files as trace_files
 
 with jobs.job(snakemake):
     folder = Path(snakemake.input.traces)
-    traces = {split.name: trace_files.read(split) for split in sorted(folder.iterdir())}
+    traces = {split.name: trace_files.read(split) for split in sorted(folder.iterdir()) if split.is_dir()}
     peaks = layers.peaks(traces) | {"site": layers.site(traces)}
     with files.atomic(snakemake.output[0]) as file:
         file.write(json.dumps(peaks).encode())
