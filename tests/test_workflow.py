@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ import pytest
 import ready
 import torch
 import yaml
+from snakemake.utils import update_config
 from studying import command, copy, duplicate, finished, forget, planned, planned_jobs, snakemake, start, wait_for_job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -290,9 +292,8 @@ def changed_study(tmp_path):
     """The smoke study with some keys changed, as a file beside the folder's own."""
 
     def write(**changes):
-        study = dict(SMOKE)
-        for key, value in changes.items():
-            study[key] = {**study.get(key, {}), **value} if isinstance(value, dict) else value
+        study = deepcopy(SMOKE)
+        update_config(study, changes)
         (tmp_path / "changed.yaml").write_text(yaml.safe_dump(study))
         return str(tmp_path / "changed.yaml")
 
