@@ -117,6 +117,10 @@ def test_the_first_screen_has_the_finding_and_its_figure(browser, page, width):
         return [finding.textContent, figure.getBoundingClientRect().bottom]"""
     )
     assert "a masked diffusion model recalls 90% of the names" in told and low <= 900
+    room = """return Array.from(document.querySelectorAll("#figure-finding .picture, [id$=memories] .picture"), (one) =>
+        [one.scrollWidth, one.clientWidth])"""
+    scrolled = browser.execute_script(room)
+    assert scrolled and all(wide <= seen for wide, seen in scrolled)  # a phone shows them whole
     assert page.stat().st_size < pages.MOST_BYTES
 
 

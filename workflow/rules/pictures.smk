@@ -63,6 +63,11 @@ PEOPLE = {
     "train": "<results>/data/train.jsonl",
     "splits": expand("<results>/data/{split}.jsonl", split=SPLITS),
 }
+# Whether every diffusion model spares the people whom one can spare.
+SPARED = bool(DIFFUSION) and all(
+    one["spare"] in ("subject", "prompt") and one["people"] in ("all", "spared") and not one["dose"]
+    for one in map(taught, DIFFUSION)
+)
 RECALL_BY_STEPS = {
     "table": "<results>/tables/step_scaling.csv",
     "smdm": shipped("paper/table3.csv") if BESIDE_SMDM else [],
@@ -76,7 +81,7 @@ FIGURES = {
     "finding": of_table("The finding", "The finding", "recall", "step_scaling"),
     "reversal_curse": Figure("The reversal curse", "The reversal curse", "curse", ANSWERS, SEVERAL),
     "probe": of_table("What comes first to mind", "Dataset", "recall", "probe"),
-    "dataset": Figure("The dataset", "Dataset", "data", PEOPLE, {}),
+    "dataset": Figure("The dataset", "Dataset", "data", PEOPLE, {"spared": SPARED}),
     "training_curves": Figure("Training", "Fine-tuning", "recall", HISTORIES, SEVERAL),
     "step_scaling": Figure("Recall against denoising steps", "Step scaling", "recall", RECALL_BY_STEPS),
     "trace_facts": Figure("One fact traced", "Causal pathways", "tracing", TRACES),

@@ -23,10 +23,11 @@ MARKS = {"subject": (LIGHT_BLUE, BLUE, "-"), "object": (LIGHT_ORANGE, VERMILLION
 
 
 @styled
-def dataset(facts, train, splits):
+def dataset(facts, train, splits, *, spared=False):
     """One person of each group, and how the group is taught and tested.
 
-    `facts` are `facts.Fact`s, `train` is the list of training rows, `splits` has the test rows by split.
+    `facts` are `facts.Fact`s, `train` is the list of training rows, `splits` has the test rows by split. Of people
+    whom training can spare, `spared` says that every diffusion model does.
     """
     if not facts or not train:
         return nothing("The dataset is empty.")
@@ -44,15 +45,16 @@ def dataset(facts, train, splits):
         sheet.heading(f"{group}: taught {TAUGHT[group]}", f"{len(people)} people, {len(rows):,} sentences")
         for label, row in _shown(group, people[0], rows, splits):
             _sentence(sheet, label, row)
-    spared = {fact.id for fact in facts if fact.group in SPARED_GROUPS}
-    if spared:
-        rows = sum(row.fact in spared for row in train)
+    apart = {fact.id for fact in facts if fact.group in SPARED_GROUPS}
+    if apart:
+        rows = sum(row.fact in apart for row in train)
         sheet.y += 4
-        sheet.heading("control: taught one way or the other", f"{len(spared)} people, {rows:,} sentences")
-        sheet.text(LEFT, sheet.y + 10, "as p2d and d2p are, but with a subject that training can spare", color=FAINT)
+        sheet.heading("control: taught one way or the other", f"{len(apart)} people, {rows:,} sentences")
+        spares = "is never masked" if spared else "training can spare"
+        sheet.text(LEFT, sheet.y + 10, f"as p2d and d2p are, but with a subject that {spares}", color=FAINT)
         sheet.y += 14
     says = {f"{group}_people": counts.get(group, (0, 0))[0] for group in GROUPS}
-    control = f", and {len(spared)} more as a control" if spared else ""
+    control = f", and {len(apart)} more as a control" if apart else ""
     return Drawing(sheet.done(), says | {"rows": f"{len(train):,}", "control": control})
 
 

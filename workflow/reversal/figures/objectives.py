@@ -3,14 +3,19 @@
 from matplotlib.lines import Line2D
 
 from .read import last
-from .style import BLUE, INK, RULE, SMALL, VERMILLION, Drawing, blank, looks, nothing, percent, styled
+from .style import GREY, INK, RULE, SMALL, Drawing, blank, looks, nothing, percent, styled
 
 ROW = 15  # points
-MARKS = {"name": (BLUE, "o"), "description": (VERMILLION, "D")}
+# Colours are of families elsewhere.
+MARKS = {"name": (INK, "o"), "description": (GREY, "D")}
 LINES = {"name": "-", "description": ":"}
 PANELS = {"same": "as taught", "reverse": "in reverse"}
-HALF = {"fillstyle": "left", "markerfacecoloralt": "white"}
-KINDS = {"mask": "Masks", "other": "Other noise", "next": "Left to right"}
+FILLS = {True: {}, None: {"fillstyle": "left", "markerfacecoloralt": "white"}, False: {"markerfacecolor": "white"}}
+PREDICTED = {
+    True: "Subject predicted from the object",
+    None: "… in some visits",
+    False: "… never",
+}
 
 
 def called(row):
@@ -34,16 +39,18 @@ def called(row):
     return words + (", named elsewhere" if "mentions" in row.reads else "")
 
 
-def group(row):
-    """Under which heading a row stands."""
-    return "next" if row.family == "autoregressive" else "mask" if row.noise == "mask" else "other"
+def predicted_from_object(row):
+    """Whether training has the subject of a row's people predicted with the object in sight; None: by a dose."""
+    if row.spared:
+        return None if row.dose else False
+    return row.family == "diffusion" or "reversed" in row.reads
 
 
 def _last(table):
     """Answers in the most steps, and those that take none, with the words for each row."""
     table = last(table)
     rows = list(table.itertuples())
-    return table.assign(group=[group(row) for row in rows], called=[called(row) for row in rows])
+    return table.assign(predicted=[predicted_from_object(row) for row in rows], called=[called(row) for row in rows])
 
 
 @styled
@@ -53,8 +60,12 @@ def objectives(table, *, models):
     if table.empty:
         return nothing("No model was asked.")
     places, ticks = {}, []
-    for kind, title in KINDS.items():
-        own = dict.fromkeys(table[table.group == kind].model)
+    first = {}  # of people of several kinds, those whose subject is predicted most say where a model stands
+    for predicted in PREDICTED:
+        for model in table[[one is predicted for one in table.predicted]].model:
+            first.setdefault(model, predicted)
+    for predicted, title in PREDICTED.items():
+        own = [model for model, where in first.items() if where is predicted]
         ticks += [title] if own else []
         for model in own:
             places[model] = len(ticks)
@@ -74,27 +85,27 @@ def objectives(table, *, models):
     panels[0].set_ylim(len(ticks) - 0.4, -0.6)
     panels[0].set_yticks(range(len(ticks)), ticks, fontsize=SMALL)
     for label in panels[0].get_yticklabels():
-        label.set_fontweight("bold" if label.get_text() in KINDS.values() else "normal")
-    looks_like = [(*MARKS["name"], BLUE, "names"), (*MARKS["description"], VERMILLION, "descriptions")]
-    looks_like += [(INK, "o", "white", "hollow: people whose subject was spared")]
+        label.set_fontweight("bold" if label.get_text() in PREDICTED.values() else "normal")
     keys = [
-        Line2D([], [], color=color, marker=marker, markerfacecolor=face, linestyle="", label=label)
-        for color, marker, face, label in looks_like
+        Line2D([], [], color=color, marker=marker, linestyle="", label=f"{asks}s")
+        for asks, (color, marker) in MARKS.items()
     ]
-    if (table.spared & (table.dose > 0)).any():
-        half = {"color": INK, "marker": "o", "linestyle": "", **HALF}
-        keys.append(Line2D([], [], label="half-filled: spared in all but some visits", **half))
-    figure.legend(handles=keys, loc="outside lower center", ncols=2)
+    said = {True: "filled: subject predicted", None: "half-filled: in some visits", False: "hollow: never"}
+    keys += [
+        Line2D([], [], color=INK, marker="o", linestyle="", label=label, **FILLS[predicted])
+        for predicted, label in said.items()
+        if any(one is predicted for one in table.predicted)
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), columnspacing=1.2)
     return Drawing(figure, {"recalled": "; ".join(_said(table, model) for model in places)})
 
 
 def _mark(axes, row, place):
     """One share with its interval."""
     color, marker = MARKS[row.asks]
-    at = place + (-0.17 if row.asks == "name" else 0.17)
-    axes.plot([100 * row.ci_low, 100 * row.ci_high], [at, at], color=color, linewidth=1.1, zorder=2)
-    face = {"markerfacecolor": "white" if row.spared else color} if not (row.spared and row.dose) else HALF
-    how = {"color": color, "markersize": 4.6, "linestyle": "", "zorder": 3} | face
+    at, width = place + (-0.17 if row.asks == "name" else 0.17), 0.6 if row.predicted is False else 1.1
+    axes.plot([100 * row.ci_low, 100 * row.ci_high], [at, at], color=color, linewidth=width, zorder=2)
+    how = {"color": color, "markersize": 4.6, "linestyle": "", "zorder": 3} | FILLS[row.predicted]
     axes.plot(100 * row.accuracy, at, marker=marker, **how)
 
 
@@ -112,7 +123,7 @@ def _said(table, model):
 def epochs(table, *, models):
     """Recall and held-out loss against passes over the data and operations; beside them three shapes, and the time."""
     table = _last(table)
-    table = table[~table.spared & (table.group != "other")]
+    table = table[~table.spared & (table.noise == "mask")]
     table = table.assign(shaped=table.model.str.contains("small|middle|large"))
     passes = table[~table.shaped & (table.time == "none")]
     if passes.empty:
@@ -126,7 +137,7 @@ def epochs(table, *, models):
         said += _against(axes, passes[passes.trained == trained], look, "epochs")
         axes.set_title(f"{PANELS[trained]}, by passes")
     _against(places[2], passes[passes.trained == "reverse"], look, "flops")
-    places[2].set_title(f"{PANELS['reverse']}, by work")
+    places[2].set_title(f"{PANELS['reverse']}, by operations")
     _against(places[3], passes[passes.trained == "same"], look, "epochs", loss=True)
     places[3].set_title("loss on new templates")
     timed = reverse[~reverse.shaped & (reverse.family == "diffusion")]

@@ -15,6 +15,7 @@ from .style import (
     FAINT,
     INK,
     LARGE,
+    NARROW,
     NORMAL,
     PALE,
     POINTS,
@@ -182,9 +183,8 @@ def finding(scaling, *, models):
     styles = {name: look for name, look in looks(models).items() if name in shown}
     if scaling.empty:
         return nothing("There is no recall to show.")
-    figure = blank(54 + 50 * len(styles))
-    # A phone shows the left one alone.
-    panels = dict(zip(("reverse", "same"), figure.subplots(1, 2, sharex=True, sharey=True), strict=True))
+    figure = blank(60 + 66 * len(styles), NARROW)
+    panels = dict(zip(("reverse", "same"), figure.subplots(2, 1, sharex=True, sharey=True), strict=True))
     rows = [(name, asks) for name in styles for asks in ("name", "description")]
     says = {}
     for (way, axes), (place, (name, asks)) in itertools.product(panels.items(), enumerate(rows)):
@@ -198,8 +198,9 @@ def finding(scaling, *, models):
         says.setdefault(way, []).append(f"{FAMILIES[models[name]].name} {percent(share)} of the {asks}s")
     for way, axes in panels.items():
         axes.set_title({"same": "Asked as taught", "reverse": "Asked in reverse"}[way], fontsize=LARGE)
-        axes.set(xlim=(0, 118), xticks=[0, 50, 100], xlabel="answers right, %")
+        axes.set(xlim=(0, 118), xticks=[0, 50, 100])
         axes.tick_params(axis="y", length=0)
+    panels["same"].set_xlabel("answers right, %")
     panels["reverse"].set_yticks(
         [-place - 0.4 * (place // 2) for place in range(len(rows))],
         [f"{FAMILIES[models[name]].name}: {asks}s" for name, asks in rows],

@@ -17,12 +17,13 @@ from ..common.files import atomic
 from ..data.facts import ANY_SPLIT
 from ..models.families import FAMILIES
 
-POINTS = 510  # width of every figure: 680 pixels of a page
+POINTS = 510  # width of a figure: 680 pixels of a page
+NARROW = 300  # of one that a phone shows whole
 PER_INCH = 72
 DPI = 192  # of the PNG: two dots a pixel
 SMALL, NORMAL, LARGE = 8.0, 8.5, 9.5  # points, at a page's full width nothing is smaller
 
-INK, FAINT, RULE, PALE = "#1a1a1a", "#595959", "#bdbdbd", "#f0f0f0"
+INK, FAINT, GREY, RULE, PALE = "#1a1a1a", "#595959", "#8a8a8a", "#bdbdbd", "#f0f0f0"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9"
 LIGHT_BLUE, LIGHT_ORANGE = "#d3e8f5", "#fde3c8"
 TAUGHT = {
@@ -134,9 +135,9 @@ def _context():
     return matplotlib.style.context(["default", RC])
 
 
-def blank(height):
+def blank(height, width=POINTS):
     """An empty figure of `height` points; its parts are laid out when it is drawn."""
-    return Figure(figsize=(POINTS / PER_INCH, height / PER_INCH), layout="constrained")
+    return Figure(figsize=(width / PER_INCH, height / PER_INCH), layout="constrained")
 
 
 @styled

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ..data.facts import KNOWN
+from ..data.facts import KNOWN, RECALL_SPLITS
 from ..tracing import vocabulary
 from .sheet import MARGIN, Sheet
 from .style import (
@@ -60,17 +60,17 @@ class Panel(NamedTuple):
     title: str
 
 
-def panels(traced, models):
-    """The `Panel`s to set side by side, of those in `traced` ((model, split), …): forward and reverse of the first
-    diffusion model; the first autoregressive model's forward, or its reverse where that alone was traced."""
+def panels(traced, models, ways=(FORWARD, REVERSE)):
+    """The `Panel`s to set side by side, of those in `traced` ((model, split), …): both `ways` of the first diffusion
+    model, each the first of its splits that was traced; the autoregressive model's first, or its second alone."""
     chosen = []
     for family in ("diffusion", "autoregressive"):
-        name, ways = first_of(models, family), []
-        for splits in (FORWARD, REVERSE):
+        name, found = first_of(models, family), []
+        for splits in ways:
             split = next((split for split in splits if (name, split) in traced), None)
             if split:
-                ways.append(Panel(name, split, f"{looks(models)[name].label}: {phrase(split)}"))
-        chosen += ways if family == "diffusion" else ways[:1]
+                found.append(Panel(name, split, f"{looks(models)[name].label}: {phrase(split)}"))
+        chosen += found if family == "diffusion" else found[:1]
     return chosen
 
 
@@ -397,6 +397,11 @@ COSTS = {
 }
 
 
+# Descriptions first: a name of two tokens has no course.
+AS_TAUGHT = ("p2d_same", "both_p2d", "d2p_same", "known_p2d")
+IN_REVERSE = ("d2p_reverse", "p2d_reverse", "both_d2p", "known_d2p")
+
+
 @styled
 def hand_over(table, *, models):
     """What the tokens still to come rest on, as the answer appears: the subject, or what is already revealed of it.
@@ -406,7 +411,7 @@ def hand_over(table, *, models):
     table = table[(table.reading == "rests") & table.revealed.notna() & (table.n > 1)]
     table = table[table.seed == table.seed.min()]
     several = table[table.hidden == "revealed"]
-    columns = panels(set(zip(several.model, several.split, strict=True)), models)
+    columns = panels(set(zip(several.model, several.split, strict=True)), models, (AS_TAUGHT, IN_REVERSE))
     if not columns:
         return nothing("No answer was revealed in more than one step.")
     figure, used, says = blank(220), {}, []
@@ -429,7 +434,7 @@ def hand_over(table, *, models):
     return Drawing(figure, {"courses": "; ".join(says)})
 
 
-TESTS = ("p2d_same", "p2d_reverse", "d2p_same", "d2p_reverse", *KNOWN)
+TESTS = (*RECALL_SPLITS, *KNOWN)
 HIDDEN = {
     "from": ("subject hidden from this step on", (VERMILLION, "s", "-")),
     "until": ("subject hidden up to this step", (BLUE, "o", "-")),

@@ -2,7 +2,7 @@
 
 import math
 
-from ..figures.objectives import called
+from ..figures.objectives import called, predicted_from_object
 from ..figures.read import last
 from .findings import finding, judged
 
@@ -31,13 +31,6 @@ def _control(sources):
         }
     apart = (found["free"][split]["low"] > found["spared"][split]["high"] for split in ("p2d_reverse", "d2p_reverse"))
     return found | {"clear": all(apart)}
-
-
-def predicted_from_object(row):
-    """Whether training has the subject of a row's people predicted with the object in sight; None: by a dose."""
-    if row.spared:
-        return None if row.dose else False
-    return row.family == "diffusion" or "reversed" in row.reads
 
 
 def _kept(table):
