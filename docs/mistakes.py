@@ -342,18 +342,18 @@ def published(folder, name="llada", *, size=318):
 def retold(folder, name="llada", **changes):
     told = json.loads((published(folder, name) / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps({key: value for key, value in told.items() if value is not REMOVE}))
-    (dream if name == "dream" else llada).LAYOUT.load(folder)
+    (dream if name == "dream" else llada).load(folder)
 
 
 def maskless(folder):
     told = json.loads((published(folder, size=311) / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(told | {"eos_token_id": 0}))
-    llada.LAYOUT.convert(folder / "base", folder=folder)
+    llada.convert(folder / "base", folder=folder)
 
 
 def without_shard(folder):
     (published(folder) / "model-00002-of-00002.safetensors").unlink()
-    llada.LAYOUT.load(folder)
+    llada.load(folder)
 
 
 def reindexed(folder, change):
@@ -361,7 +361,7 @@ def reindexed(folder, change):
     told = json.loads(index.read_text())
     change(told["weight_map"])
     index.write_text(json.dumps(told))
-    llada.LAYOUT.load(folder)
+    llada.load(folder)
 
 
 def family(folder, *lines, header="child,parent,parent_type"):
@@ -610,7 +610,7 @@ FILES = [
     ),
     (
         "a tokenizer of another size",
-        lambda f: llada.LAYOUT.convert(f / "base", folder=published(f, size=321)),
+        lambda f: llada.convert(f / "base", folder=published(f, size=321)),
         "tokenizer.json has 321 tokens, but the network 320; it is another's",
     ),
     (

@@ -363,12 +363,12 @@ def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
     assert found["revision"] == COMMIT and set(found["files"]) == {
         file.name for file in (tmp_path / "theirs").iterdir()
     }
-    dream.LAYOUT.convert(tmp_path / "base", **found, **hub)
+    dream.convert(tmp_path / "base", **found, **hub)
     net, reader = network.load(tmp_path / "base", device="cpu")
     assert network.mask_id(net) == 311 and len(reader) == 318
     found["files"]["model-00002-of-00002.safetensors"] = "0" * 64
     with pytest.raises(network.ModelError, match="00002.safetensors: SHA-256 is .* expected 0000"):
-        dream.LAYOUT.convert(tmp_path / "other", **found, **hub)
+        dream.convert(tmp_path / "other", **found, **hub)
 
 
 def test_a_model_in_two_folders_takes_room_once_and_shares_nothing_that_changes(tmp_path):

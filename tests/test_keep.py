@@ -138,7 +138,7 @@ def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_a
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     config = keep.configuration(root / "config.yaml", tmp_path / "study.yaml")
     assert configuration.complaint(config, ["study.yaml", "config.yaml"]) is None
-    {"llada": llada, "dream": dream}[name].LAYOUT.convert(tmp_path / "base", **config["models"]["mdm"][name])
+    {"llada": llada, "dream": dream}[name].convert(tmp_path / "base", **config["models"]["mdm"][name])
     net, tokenizer = network.load(tmp_path / "base", device="cpu")
     assert network.mask_id(net) == 311 and len(tokenizer) == network.vocab(net) == 320
     assert set(PUBLISHED[name]) <= set(told) and PUBLISHED[name]["model_type"] == told["model_type"]

@@ -18,7 +18,7 @@ from reversal.tracing import engine, llama, study
 from reversal.training import objective
 
 GOLDEN = Path(__file__).parent / "golden"
-MODELS = {"llada": llada.LAYOUT, "dream": dream.LAYOUT}
+MODELS = {"llada": llada, "dream": dream}
 WAYS = [("state", None), ("mlp", None), ("attn", None), ("state", "mlp"), ("state", "attn")]
 
 

@@ -4,5 +4,5 @@ from reversal.common import jobs
 from reversal.models import dream, llada
 
 with jobs.job(snakemake):
-    layout = {"llada": llada.LAYOUT, "dream": dream.LAYOUT}[snakemake.params.kind]
-    layout.convert(snakemake.output[0], **snakemake.params.source)
+    kind = {"llada": llada, "dream": dream}[snakemake.params.kind]
+    kind.convert(snakemake.output[0], **snakemake.params.source)

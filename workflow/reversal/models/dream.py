@@ -19,3 +19,4 @@ REQUIRED = {
 
 
 LAYOUT = Layout("Dream", Qwen2ForCausalLM, REQUIRED, keys={}, context=131072, eps=1e-6, rename=str, shifted=True)
+load, convert = LAYOUT.load, LAYOUT.convert

@@ -56,3 +56,4 @@ def rename(name):
 
 
 LAYOUT = Layout("LLaDA", LlamaForCausalLM, REQUIRED, KEYS, context=4096, eps=1e-5, rename=rename, shifted=False)
+load, convert = LAYOUT.load, LAYOUT.convert
