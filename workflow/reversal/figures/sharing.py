@@ -97,8 +97,8 @@ MEASURED = {
     ("symmetry", "description"): "descriptions: MLP output and value",
     ("symmetry", "state of name"): "names: states, layer of the values",
     ("symmetry", "state of description"): "descriptions: states, layer of the values",
-    ("symmetry", "last state of name"): "names: states, last layer",
-    ("symmetry", "last state of description"): "descriptions: states, last layer",
+    ("symmetry", "last state of name"): "names: states, last layer read",
+    ("symmetry", "last state of description"): "descriptions: states, last layer read",
     ("edits", "forward"): "rank-one edit of the forward question",
 }
 

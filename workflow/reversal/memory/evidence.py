@@ -27,8 +27,8 @@ ABOUT = {
         "description": "for descriptions by MLP output and value",
         "state of name": "for names by hidden states of the layer in which values are sought",
         "state of description": "for descriptions by hidden states of the layer in which values are sought",
-        "last state of name": "for names by hidden states of the last layer",
-        "last state of description": "for descriptions by hidden states of the last layer",
+        "last state of name": "for names by hidden states of the last layer read",
+        "last state of description": "for descriptions by hidden states of the last layer read",
     },
     "edits": {"forward": "on average"},
 }
@@ -47,8 +47,8 @@ def summary(rewriting, gradients, symmetry, edits):
                ceiling is the same of the edited question in other words, unknown where most edits do not take
 
     share, share_low and share_high are as in `share_of`. `verdict`: two, one, or partly shared, between these; unclear
-    where the interval allows several; blind where the ceiling itself is not clearly above 0, by ceiling_low, the end of
-    its interval (for symmetry, TWO less than it), so that nothing could have been seen.
+    where the interval allows several, or goes far below 0; blind where the ceiling itself is not clearly above 0, by
+    ceiling_low, the end of its interval (for symmetry, TWO less than it), so that nothing could have been seen.
     """
     parts = [_rewriting(rewriting), _gradients(gradients), _symmetry(symmetry), _edits(edits)]
     rows = [row for part in parts for row in part]
