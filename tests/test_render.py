@@ -312,6 +312,12 @@ def ended(step):
             "at most 0.50)",
         ),
         ({"keyvalue": ended(19)}, "at most 0.50), without prefixes", "still improving at"),
+        ({}, "Does the picture depend on how the subject is hidden?", "one person a test"),
+        (
+            {"trace_maps": without("statistic == 'plateau'"), "traced_facts": lambda rows: rows.assign(n=1)},
+            "At most one person a test was traced: 4 answers of the MDM",
+            "Does the picture depend on how the subject is hidden?",
+        ),
     ],
 )
 def test_sentences_hold_where_part_of_the_evidence_is_missing(told, change, says, never):

@@ -166,8 +166,7 @@ class Writer:
 
     def table(self, name, run=None, *, caller):
         """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
-        numbers = self.material.numbers
-        table = tables.TABLES[name](run | {"published": numbers["published"]} if run else numbers)
+        table = self._rows(name, run)
         made = self._made(*table.sources) if run is None else self._kept(run)
         return self._table(self.label(name, run), tables.html(table), made, caller)
 
@@ -218,6 +217,14 @@ class Writer:
         """Whether a figure that not every study makes is there."""
         return name in self.material.figures
 
+    def filled(self, name):
+        """Whether a table has rows; few facts may leave one without."""
+        return bool(self._rows(name).body)
+
+    def _rows(self, name, run=None):
+        numbers = self.material.numbers
+        return tables.TABLES[name](run | {"published": numbers["published"]} if run else numbers)
+
     def _number(self, kind, name):
         if self.known is None:
             return 0
@@ -260,7 +267,8 @@ def write(template, medium, material, bibliography_file):
 def _render(template, writer):
     path = Path(template)
     templates = environment(path.parent)
-    functions = {name: getattr(writer, name) for name in ("cite", "see", "figure", "table", "questions", "produced")}
+    names = ("cite", "see", "figure", "table", "questions", "produced", "filled")
+    functions = {name: getattr(writer, name) for name in names}
 
     def tell(run):
         # Nothing but the run's own numbers: what it lacks is a mistake, not the study's.
