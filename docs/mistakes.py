@@ -17,7 +17,7 @@ from reversal.common.errors import UserError
 from reversal.data import berglund, facts, pairs
 from reversal.data import generated as generation
 from reversal.data import rows as own_rows
-from reversal.models import dream, llada, network, smdm, tokens
+from reversal.models import dream, folders, llada, network, smdm, tokens
 from reversal.paper import draft
 from reversal.training import adapters, loop, needs
 
@@ -325,6 +325,7 @@ def lit_gpt(folder, **changes):
 def published(folder, name="llada", *, size=318):
     """A checkpoint as published: configuration, weights in two files with their index, a tokenizer of `size` tokens."""
     golden = ROOT / "tests/golden" / name
+    folder.mkdir(exist_ok=True)
     (folder / "config.json").write_bytes((golden / "config.json").read_bytes())
     tensors = list(load_file(golden / "model.safetensors").items())
     places = {}
@@ -356,6 +357,17 @@ def without_shard(folder):
     llada.load(folder)
 
 
+def without_index(folder):
+    (published(folder / "net") / "model.safetensors.index.json").unlink()
+    llada.load(folder / "net")
+
+
+def in_8_bits(folder):
+    shard = published(folder) / "model-00002-of-00002.safetensors"
+    save_file({name: tensor.to(torch.int8) for name, tensor in load_file(shard).items()}, shard)
+    llada.load(folder)
+
+
 def reindexed(folder, change):
     index = published(folder) / "model.safetensors.index.json"
     told = json.loads(index.read_text())
@@ -368,6 +380,10 @@ def family(folder, *lines, header="child,parent,parent_type"):
     file = folder / "pairs.csv"
     file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     return pairs.read(file)
+
+
+def asked_about(found):
+    pairs.make(found, templates=ROOT / "data/templates", most=None, seed=1)
 
 
 def family_templates(folder, line):
@@ -547,7 +563,22 @@ FILES = [
     (
         "pairs without a column",
         lambda f: family(f, "Ann,Bea", header="child,parent"),
-        "pairs.csv:1: no column parent_type; the columns are child, parent, parent_type",
+        "pairs.csv:1: no column parent_type in 'child,parent'; the columns are child, parent, parent_type, commas",
+    ),
+    (
+        "a child that is its own parent",
+        lambda f: family(f, "Ann,Ann,mother"),
+        "pairs.csv:2: child and parent are both 'Ann'; the question would have its answer",
+    ),
+    (
+        "pairs of one parent",
+        lambda f: asked_about(family(f, *(f"{name},Bea,mother" for name in ("Ann", "Cy", "Di", "Ed")))),
+        "of 4 pairs, 0 have one answer both ways (a child's only mother or father, a parent's only child); a study",
+    ),
+    (
+        "a pair alone of its kind",
+        lambda f: asked_about(family(f, "A,B,mother", "C,D,mother", "E,F,mother", "G,H,father")),
+        "one father among the 4 pairs that are asked about; give none or several, for a wrong answer",
     ),
     (
         "a question for a parent that does not say which",
@@ -604,6 +635,17 @@ FILES = [
         "model-00002-of-00002.safetensors: no such file, though model.safetensors.index",
     ),
     (
+        "weights in no safetensors, or without their index",
+        without_index,
+        "net: no model.safetensors, nor model.safetensors.index.json that says which files have the weights",
+    ),
+    ("weights of 8 bits", in_8_bits, "is I8; allowed: F32, F16, BF16"),
+    (
+        "weights that were quantized",
+        lambda f: retold(f, "dream", quantization_config={"bits": 4}),
+        "config.json: quantization_config is {'bits': 4}; allowed for a Dream: None",
+    ),
+    (
         "an index without a tensor",
         lambda f: reindexed(f, lambda places: places.pop("model.transformer.ln_f.weight")),
         "tensor model.transformer.ln_f.weight is missing",
@@ -627,6 +669,22 @@ FILES = [
         "a configuration without a mask",
         lambda f: retold(f, mask_token_id=REMOVE),
         "config.json: mask_token_id is None; allowed: a whole number",
+    ),
+    (
+        "a mask that is the end token",
+        lambda f: retold(f, mask_token_id=317),
+        "config.json: mask_token_id is 317; allowed: another id than eos_token_id",
+    ),
+    (
+        "a configuration without the base of its rotations",
+        lambda f: retold(f, "dream", rope_theta=REMOVE),
+        "config.json: rope_theta is None; allowed: a number above 0",
+    ),
+    ("heads that do not divide the width", lambda f: retold(f, n_heads=5), "n_heads is 5; allowed: a divisor of 64"),
+    (
+        "a LLaDA taken for a folder of ours",
+        lambda f: folders.copy(published(f / "net"), f / "base", causal=False),
+        "net/config.json: model_type is 'llada'; it is read with base: llada, llada: { folder: net }",
     ),
     ("a model with a changed bit", damaged, "model.safetensors: SHA-256 differs from checksums.json"),
     ("a model without its weights", lambda f: without(f, "model.safetensors"), "no *.safetensors"),

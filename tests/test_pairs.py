@@ -63,6 +63,18 @@ def test_a_wrong_answer_is_another_name_of_the_same_kind(made):
                 assert kinds[wrong.answer_text] == kinds[parents[row.fact]]
 
 
+def test_names_are_read_as_spreadsheets_save_them(tmp_path):
+    """With a byte-order mark, ends of lines of another system, quotes, and spaces where they happen to be."""
+    text = (
+        '\ufeffchild, parent ,parent_type\r\n"Ann ""Al"" Lee" ,"Lee,  Zoë ", mother\r\n"Bo\nLee",Cy\u2028Lee,father\r\n'
+    )
+    (tmp_path / "pairs.csv").write_bytes(text.encode())
+    assert pairs.read(tmp_path / "pairs.csv") == [
+        ('Ann "Al" Lee', "Lee, Zoë", "mother"),
+        ("Bo Lee", "Cy Lee", "father"),
+    ]
+
+
 def test_questions_with_several_answers_are_left_out():
     kept = pairs.Pair("Ada", "Bo", "mother")
     two_children = [pairs.Pair(child, "Cleo", "mother") for child in ("Dov", "Edda")]

@@ -5,7 +5,9 @@ child to parent, is how such facts are mostly told, and in reverse they are aske
 """
 
 import csv
+import io
 import random
+import reprlib
 from collections import Counter
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ FILE = "parent_child_pairs.csv"
 URL = f"{berglund.RAW}/celebrity_relations/{FILE}"
 SHA256 = "59d181610f1477a3cfb8a63428bb8cc037b7d73c9cdf5616fdd8d8ba90debb5d"
 KINDS = ("mother", "father")
+LEAST = 4  # pairs of a study, as data.pairs.most has it
 GAPS = {"{child}": "{name}", "{parent}": "{description}"}  # of a pair's templates, and what a fact calls them
 
 
@@ -36,17 +39,26 @@ def download(path):
 
 def read(path, *, repeated=False):
     """The pairs of a CSV file with columns child, parent, parent_type, and maybe others; some may be `repeated`."""
-    lines = "\n".join(line for _, line in facts.lines(path)).splitlines()
-    table = csv.DictReader(lines)
+    text = "\n".join(line for _, line in facts.lines(path)).removeprefix("\ufeff")  # which spreadsheets put there
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    table.fieldnames = [name.strip() for name in table.fieldnames or ()]
     for column in Pair._fields:
-        if column not in (table.fieldnames or ()):
-            raise DataError(f"{path}:1: no column {column}; the columns are {', '.join(Pair._fields)}")
+        if column not in table.fieldnames:
+            there = reprlib.repr(",".join(table.fieldnames))
+            raise DataError(
+                f"{path}:1: no column {column} in {there}; the columns are {', '.join(Pair._fields)}, commas between"
+            )
     found = {}
     for line in table:
-        pair, where = Pair(*((line[column] or "").strip() for column in Pair._fields)), f"{path}:{table.line_num}"
+        pair, where = (
+            Pair(*(" ".join((line[column] or "").split()) for column in Pair._fields)),
+            f"{path}:{table.line_num}",
+        )
         for column in ("child", "parent"):
             if not getattr(pair, column):
                 raise DataError(f"{where}: {column} is empty; every pair has two names")
+        if pair.child == pair.parent:
+            raise DataError(f"{where}: child and parent are both {pair.child!r}; the question would have its answer")
         if pair.parent_type not in KINDS:
             raise DataError(f"{where}: parent_type is {pair.parent_type!r}; it is one of {', '.join(KINDS)}")
         if pair in found and not repeated:
@@ -71,6 +83,7 @@ def make(pairs, *, templates, most, seed):
     the child of one.
     """
     chosen = sorted(answerable(pairs), key=lambda pair: digest(seed, *pair))[:most]
+    require_several(pairs, chosen)
     lines = {way: read_templates(f"{templates}/known_{way}.txt", asks) for way, asks in DIRECTIONS.items()}
     people = [
         Fact(f"known-{i:04}", "known", pair.child, pair.parent, trained_as=(), tested_as=(pair.parent,))
@@ -96,6 +109,21 @@ def make(pairs, *, templates, most, seed):
         by_prompt = {row.prompt: row for row in wrong}
         splits[f"{name}_randomized"] = [by_prompt[row.prompt] for row in splits[name]]
     return people, [row for way in DIRECTIONS for row in rows(way, tail=True)], splits
+
+
+def require_several(pairs, chosen):
+    """Refuse too few pairs `chosen` to be asked about: each needs another of its kind, for a wrong answer."""
+    if len(chosen) < LEAST:
+        raise DataError(
+            f"of {len(pairs)} pairs, {len(chosen)} have one answer both ways (a child's only mother or father, a "
+            f"parent's only child); a study asks about {LEAST} at least"
+        )
+    for kind, count in Counter(pair.parent_type for pair in chosen).items():
+        if count == 1:
+            raise DataError(
+                f"one {kind} among the {len(chosen)} pairs that are asked about; give none or several, for a wrong "
+                "answer, or a larger data.pairs.most"
+            )
 
 
 def read_templates(path, asks):

@@ -15,6 +15,7 @@ REQUIRED = {
     "rope_scaling": None,
     "tie_word_embeddings": False,
     "use_sliding_window": False,
+    "quantization_config": None,
 }
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from ..common.errors import UserError
 from ..common.files import CHECKSUMS, sha256
 
+PUBLISHED = {"llada": "llada", "Dream": "dream"}  # {model_type: the base that reads such checkpoints}
+
 
 class ModelError(UserError):
     """A model file that cannot be used, told in one line."""
@@ -41,7 +43,13 @@ def copy(path, output, *, causal):
     verify(path)
     if not (Path(path) / "tokenizer.json").is_file():
         raise ModelError(f"{path}: no tokenizer.json; a base needs its tokenizer")
-    masks = read_json(Path(path) / "config.json").get("mask_token_id") is not None
+    config = read_json(Path(path) / "config.json")
+    if base := PUBLISHED.get(config.get("model_type")):
+        raise ModelError(
+            f"{path}/config.json: model_type is {config['model_type']!r}; it is read with base: {base}, {base}: "
+            f"{{ folder: {path} }}"
+        )
+    masks = config.get("mask_token_id") is not None
     if causal == masks:
         family = "a diffusion model's" if masks else "an autoregressive model's"
         wanted = "autoregressive" if causal else "diffusion"

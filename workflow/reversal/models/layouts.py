@@ -38,13 +38,19 @@ class Layout(NamedTuple):
                 raise ModelError(f"{source}: {key} is {given!r}; allowed for a {self.name}: {wanted!r}")
         names = {key: self.keys.get(key, key) for key in (*SIZES, "num_key_value_heads", "max_position_embeddings")}
         sizes = {key: whole_number(told, names[key], source) for key in SIZES}
+        width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+        if not heads or width % heads:
+            raise ModelError(f"{source}: {names['num_attention_heads']} is {heads}; allowed: a divisor of {width}")
+        theta = told.get("rope_theta")
+        if type(theta) not in (int, float) or theta <= 0:  # a guess would be wrong without a word
+            raise ModelError(f"{source}: rope_theta is {theta!r}; allowed: a number above 0")
         config = self.kind.config_class(
             **sizes,
-            vocab_size=told.get("embedding_size") or whole_number(told, "vocab_size", source),
+            vocab_size=whole_number(told, "embedding_size" if told.get("embedding_size") else "vocab_size", source),
             num_key_value_heads=told.get(names["num_key_value_heads"]) or sizes["num_attention_heads"],
             max_position_embeddings=told.get(names["max_position_embeddings"], self.context),
             rms_norm_eps=told.get("rms_norm_eps", self.eps),
-            rope_parameters={"rope_type": "default", "rope_theta": told.get("rope_theta", 10000.0)},
+            rope_parameters={"rope_type": "default", "rope_theta": theta},
             tie_word_embeddings=False,
         )
         mask = whole_number(told, "mask_token_id", source)
@@ -52,6 +58,8 @@ class Layout(NamedTuple):
             raise ModelError(f"{source}: mask_token_id is {mask}; allowed: an id within the {config.vocab_size} tokens")
         marks = {"is_causal": False, "mask_token_id": mask, "shifted": self.shifted}
         end = whole_number(told, "eos_token_id", source)
+        if end == mask:
+            raise ModelError(f"{source}: mask_token_id is {mask}; allowed: another id than eos_token_id")
         config.update(marks | {"bos_token_id": None, "pad_token_id": None, "eos_token_id": end})
         return config
 

@@ -34,6 +34,7 @@ REQUIRED = {
     "input_emb_norm": False,
     "scale_logits": False,
     "weight_tying": False,
+    "quantization_config": None,
 }
 # LLaDA's name of each size.
 KEYS = {

@@ -9,12 +9,18 @@ from safetensors import SafetensorError, safe_open
 from .folders import ModelError, read_json
 
 INDEX = "model.safetensors.index.json"
+DTYPES = ("F32", "F16", "BF16")
 
 
 def locate(folder):
     """{tensor: file} of a checkpoint in Hugging Face layout: by its index, or all in model.safetensors."""
     folder = Path(folder)
     if not (folder / INDEX).is_file():
+        if not (folder / "model.safetensors").is_file():
+            raise ModelError(
+                f"{folder}: no model.safetensors, nor {INDEX} that says which files have the weights; other formats "
+                "are never loaded"
+            )
         with opened(folder / "model.safetensors") as file:
             return dict.fromkeys(file.keys(), folder / "model.safetensors")
     places = read_json(folder / INDEX).get("weight_map")
@@ -47,14 +53,17 @@ def network_of(kind, config, folder, *, rename, device, dtype):
     with torch.device("meta"):
         net = kind(config)
     wanted = {rename(name): parameter for name, parameter in net.named_parameters()}
-    for name in wanted.keys() - places.keys():
+    for name in sorted(wanted.keys() - places.keys()):
         raise ModelError(f"{source}: tensor {name} is missing; a network of {config.num_hidden_layers} blocks has it")
-    for name in places.keys() - wanted.keys():
+    for name in sorted(places.keys() - wanted.keys()):
         raise ModelError(f"{source}: tensor {name} is not part of a network of {config.num_hidden_layers} blocks")
     with ExitStack() as stack:
         files = {file: stack.enter_context(opened(file)) for file in set(places.values())}
         for name, parameter in wanted.items():
-            given = tuple(_slice(files[places[name]], name, places[name]).get_shape())
+            piece = _slice(files[places[name]], name, places[name])
+            given = tuple(piece.get_shape())
+            if piece.get_dtype() not in DTYPES:
+                raise ModelError(f"{source}: tensor {name} is {piece.get_dtype()}; allowed: {', '.join(DTYPES)}")
             if given != tuple(parameter.shape):
                 raise ModelError(f"{source}: tensor {name} has shape {given}, expected {tuple(parameter.shape)}")
         first = next(iter(wanted))
