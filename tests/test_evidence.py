@@ -46,6 +46,17 @@ def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1, taken=0.8):
     return [pd.DataFrame(rows) for rows in (rewriting, gradients, symmetry, edits)]
 
 
+@pytest.mark.parametrize(("trained", "share"), [(["adapter"], 0.5), (["mlp", "all"], 1.0), (["mlp", "adapter"], 0.5)])
+def test_lessons_that_train_all_weights_decide_or_else_those_named_first(trained, share):
+    rewriting, *others = tables()
+    lessons = [
+        rewriting.assign(weights=weights, carry_over=rewriting.carry_over.where(rewriting.asked != "other", carried))
+        for weights, carried in zip(trained, (0.4, 0.8), strict=False)
+    ]
+    found = evidence.summary(pd.concat(lessons), *others).set_index(["kind", "what"])
+    assert found.share["rewriting", "p2d"] == pytest.approx(share)
+
+
 def test_each_measure_is_a_share_of_its_ceiling():
     found = evidence.summary(*tables()).set_index(["kind", "what"])
     assert {kind: set(rows.index.get_level_values(1)) for kind, rows in found.groupby(level=0)} == {

@@ -12,9 +12,9 @@ from torch import nn
 from reversal.common.errors import UserError
 from reversal.data.facts import Row
 from reversal.memory import gradients, rewrite, sharing
-from reversal.memory.questions import Asker
+from reversal.memory.questions import Asker, answer_loss, collate, question
 from reversal.memory.vocabulary import LEARNT
-from reversal.models import tokens
+from reversal.models import network, tokens
 
 NAMES = [f"N{letter}" for letter in "abcdefgh"]
 DEEDS = [f"d{letter}" for letter in "abcdefgh"]
@@ -24,6 +24,7 @@ SETTINGS = rewrite.Rewriting(
     groups=("both",),
     lessons=("rewrite",),
     weights=("all",),
+    adapter={"rank": 4, "alpha": 8},
     most_facts=6,
     others=3,
     rehearsed=2,
@@ -139,31 +140,33 @@ def test_the_inversion_is_bayes_rule_over_those_at_hand():
     assert found["inverted", 0, "b", "y"][1] == 1
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_lessons_are_undone_and_the_same_seed_gives_the_same_table(causal):
+@pytest.mark.parametrize(("causal", "weights"), [(False, "all"), (True, "all"), (False, "adapter")])
+def test_lessons_are_undone_and_the_same_seed_gives_the_same_table(causal, weights):
     words = remembering.tokenizer()
     net = remembering.network(words, causal=causal, steps=20)
     asker = Asker(net, words, remembering.CANVAS)
-    before = [parameter.clone() for parameter in net.parameters()]
-    settings = dataclasses.replace(SETTINGS, most_facts=2, steps=(2,), learning_rate=1e-3)
+    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
+    settings = dataclasses.replace(SETTINGS, weights=(weights,), most_facts=2, steps=(2,), learning_rate=1e-3)
     tables = [
         rewrite.rewrite_all(asker, remembering.rows(), remembering.rows("name"), settings).round(12) for _ in range(2)
     ]
     pd.testing.assert_frame_equal(*tables)
-    assert all((old == new).all() for old, new in zip(before, net.parameters(), strict=True))
+    assert {name: parameter.requires_grad for name, parameter in net.named_parameters()} == dict.fromkeys(before, True)
+    assert all((parameter == before[name]).all() for name, parameter in net.named_parameters())
     assert (tables[0].groupby(["asked", "about", "answer"]).size() == 2).all()
 
 
-@pytest.mark.parametrize("weights", ["mlp", "attention", "layer 1"])
+@pytest.mark.parametrize("weights", ["mlp", "attention", "layer 1", "adapter"])
 def test_a_lesson_moves_only_the_weights_that_are_named(weights):
     words = remembering.tokenizer()
     net = remembering.network(words, causal=False)
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
-    part = {"mlp": ".mlp.", "attention": ".self_attn.", "layer 1": "layers.1."}[weights]
+    part = {"mlp": ".mlp.", "attention": ".self_attn.", "layer 1": "layers.1.", "adapter": ".lora_"}[weights]
     asker = Asker(net, words, remembering.CANVAS)
-    with rewrite.being_taught(asker, remembering.rows()[:2], [], weights, 1e-2) as learn:
-        learn(1)
-        moved = {name for name, parameter in net.named_parameters() if (parameter != before[name]).any()}
+    with rewrite.being_taught(asker, remembering.rows()[:2], [], weights, SETTINGS) as learn:
+        learn(2)
+        own = {name.replace(".base_layer", ""): parameter for name, parameter in net.named_parameters()}
+        moved = {name for name, parameter in own.items() if name not in before or (parameter != before[name]).any()}
     assert moved
     assert all(part in name for name in moved)
 
@@ -175,10 +178,11 @@ def test_a_subject_nobody_has_is_half_of_two_others_and_needs_two_words():
         rewrite.plan(remembering.tokenizer(), remembering.rows(), kind="teach", settings=SETTINGS, rng=random.Random(1))
 
 
-def test_a_new_person_is_taught_what_the_donor_is_known_for():
+@pytest.mark.parametrize("weights", ["all", "adapter"])
+def test_a_new_person_is_taught_what_the_donor_is_known_for(weights):
     words = remembering.tokenizer()
     asker = Asker(remembering.network(words, causal=False, steps=20), words, remembering.CANVAS)
-    how = {"weights": "all", "settings": dataclasses.replace(SETTINGS, most_facts=2, learning_rate=1e-2)}
+    how = {"weights": weights, "settings": dataclasses.replace(SETTINGS, most_facts=2, learning_rate=1e-2)}
     table = rewrite.rewrite(
         asker, remembering.rows("name"), remembering.rows(), kind="teach", rng=random.Random(1), **how
     )
@@ -199,6 +203,23 @@ def test_gradients_of_a_shared_memory_point_the_same_way_and_of_two_do_not():
     assert (together > 0).all()
     assert p < 0.001
     assert np.allclose(compared(False)[0], 0)
+
+
+def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
+    words = remembering.tokenizer()
+    asker = Asker(remembering.network(words, causal=False), words, remembering.CANVAS)
+    asked = remembering.rows()[:2]
+    batches = collate(asker.net, [question(asker, row) for row in asked])
+    matrix = network.layers(asker.net)[1].mlp.up_proj
+    [whole] = torch.autograd.grad(answer_loss(asker.net, batches), matrix.weight)
+    with rewrite.trainable(asker.net, "adapter", {"rank": 4, "alpha": 8}):
+        found = gradients.gradients(asker, asked, [asked[0].fact])
+        assert set(found) == {f"{part} {layer}" for part in ("attention", "mlp") for layer in range(3)}
+        answer_loss(asker.net, batches).backward()
+        adapter = network.layers(asker.net)[1].mlp.up_proj
+        first, second = (side["default"].weight for side in (adapter.lora_A, adapter.lora_B))
+        torch.testing.assert_close(second.grad, 8 / 4 * whole @ first.T)
+        assert not first.grad.any()
 
 
 def test_a_question_looks_where_it_looks_itself():

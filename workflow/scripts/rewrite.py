@@ -20,7 +20,8 @@ with jobs.job(snakemake) as job:
             about = run | {"group": group, "rewritten": direction}
             lessons.append(rewrite.rewrite_all(asker, ahead, back, settings, job=job).assign(**about))
             rng = np.random.default_rng(settings.seed)
-            table = gradients.compare(asker, ahead, back, rng=rng, most_facts=settings.most_facts)
+            with rewrite.trainable(asker.net, settings.compared, settings.adapter):
+                table = gradients.compare(asker, ahead, back, rng=rng, most_facts=settings.most_facts)
             compared.append(table.assign(**about))
     files.write_table(pd.concat(lessons), snakemake.output.lessons)
     files.write_table(pd.concat(compared), snakemake.output.gradients)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..memory.evidence import ONE, TWO, pooled_share
-from ..memory.vocabulary import BASE, LEARNT
+from ..memory.vocabulary import BASE, LEARNT, mainly_trained
 from .style import (
     FAINT,
     INK,
@@ -37,8 +37,8 @@ PULLS = {"forward": "same question, other words", "reverse": "reverse question"}
 @styled
 def one_memory(rewriting, gradients, *, models):
     """Above, how much of a lesson carries over; below, whether a fact's gradients are alike; a column a direction."""
-    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == "all") & (rewriting.steps == LEARNT)]
-    chosen = chosen[(chosen.about == "difference") & (chosen.stage != BASE)]
+    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == mainly_trained(rewriting))]
+    chosen = chosen[(chosen.steps == LEARNT) & (chosen.about == "difference") & (chosen.stage != BASE)]
     names = [name for name in models if name in set(chosen.model)]
     if not names:
         return nothing("No fact was rewritten.")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..common import contrasts
 from ..common.intervals import Interval
-from .vocabulary import BASE, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
+from .vocabulary import BASE, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES, mainly_trained
 
 TWO, ONE = 0.1, 0.5  # shares: at most so much is two memories, at least so much one
 # What decides is what a change of the one direction does to the other. Two memories may look alike; and an edit, which
@@ -99,7 +99,7 @@ def pooled_share(rows):
 
 
 def _rewriting(table):
-    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.weights == "all")]
+    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.weights == mainly_trained(table))]
     table = table[(table.steps == LEARNT) & (table.about == "difference") & (table.answer == "new")]
     columns = ["carry_over", "carry_low", "carry_high"]
     return _by_direction(table, "rewriting", columns, asked="asked", found="other", ceiling="inverted")

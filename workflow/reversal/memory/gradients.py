@@ -4,6 +4,9 @@ If one memory serves both questions, the step that teaches one helps the other, 
 fact's forward loss and r of its reverse loss, −⟨f, r⟩ is what a small step down the first changes the second by, and
 ⟨f, r⟩ over ⟨f, f′⟩, with f′ from other templates of the same question, is how much of the forward gain carries over.
 Other facts' r are the null: what any two questions share. f′ is also the ceiling of what could be seen.
+
+Beside a network too large for its own gradients, those of an adapter will do. Its B starts at 0, so that A has none
+and B's are the matrix's own times a random Aᵀ: a random projection, which keeps angles but for some noise.
 """
 
 from contextlib import contextmanager
@@ -20,14 +23,15 @@ PERMUTATIONS = 10_000
 
 
 def parts(net):
-    """{name: parameters}: attention and MLP of each layer, and the rest."""
+    """{name: parameters}: of those that have gradients, attention and MLP of each layer, and the rest."""
     found = {}
     for i, block in enumerate(network.layers(net)):
         found[f"attention {i}"] = list(network.attention(block).parameters())
         found[f"mlp {i}"] = list(network.mlp(block).parameters())
     inner = {id(parameter) for some in found.values() for parameter in some}
     found["rest"] = [parameter for parameter in net.parameters() if id(parameter) not in inner]
-    return {name: parameters for name, parameters in found.items() if parameters}
+    moving = {name: [one for one in some if one.requires_grad] for name, some in found.items()}
+    return {name: parameters for name, parameters in moving.items() if parameters}
 
 
 def gradients(asker, rows, names):

@@ -26,6 +26,7 @@ import torch
 
 from ..common.errors import UserError
 from ..models import network
+from ..training import adapters
 from .edit import answered_as, choose_donors
 from .questions import answer_loss, collate, question, score_answers
 
@@ -39,8 +40,9 @@ class Rewriting:
 
     groups: tuple  # whose facts
     lessons: tuple  # of LESSONS
-    weights: tuple  # all, mlp, attention, layers (one after the other)
-    most_facts: int | None  # a group; 0: none, where a network's gradients would not fit
+    weights: tuple  # all, mlp, attention, layers (one after the other), adapter
+    adapter: dict  # its rank and alpha
+    most_facts: int | None  # a group; 0: none
     others: int  # facts asked beside the one that is taught
     rehearsed: int  # further facts, whose own answers are taught with it
     templates: int  # to teach with; the rest asks
@@ -48,6 +50,11 @@ class Rewriting:
     steps: tuple  # of Adam, after which the network is asked
     bar: float  # nats a token of the new answer below which a lesson is learnt
     seed: int
+
+    @property
+    def compared(self):
+        """Whose gradients are compared: an adapter's where nothing else is trained."""
+        return "adapter" if self.weights[0] == "adapter" else "all"
 
 
 class Lesson(NamedTuple):
@@ -210,7 +217,7 @@ def rewrite(asker, ahead, back, *, kind, weights, settings, rng, job=None):
             exam = Exam(asker, lesson, ahead, back, kind=kind, taught=taught)
             rows = lesson_rows(lesson, ahead, kind=kind, taught=taught)
             before = exam.sit()
-            with being_taught(asker, *rows, weights, settings.learning_rate, forget=kind == "forget") as learn:
+            with being_taught(asker, *rows, weights, settings, forget=kind == "forget") as learn:
                 for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
                     loss = learn(more)
                     reached = loss >= FORGOTTEN if kind == "forget" else loss <= settings.bar
@@ -230,37 +237,52 @@ def lesson_rows(lesson, ahead, *, kind, taught):
 
 
 @contextmanager
-def being_taught(asker, rows, rehearsed, weights, learning_rate, *, forget=False):
+def being_taught(asker, rows, rehearsed, weights, settings, *, forget=False):
     """While it lasts, the network can be taught `rows`; then all is undone.
 
     Yields a function that takes a number of steps of Adam and gives the loss after them, in nats a token of the rows'
     answers. What is `rehearsed` counts as much as the lesson.
     """
     net = asker.net
-    parameters = trained(net, weights)
-    kept = [parameter.detach().clone() for parameter in parameters]
-    given = [parameter.requires_grad for parameter in net.parameters()]
+    lesson, rehearsal = (collate(net, [question(asker, row) for row in some]) for some in (rows, rehearsed))
+    with trainable(net, weights, settings.adapter) as parameters:
+        optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)
+
+        def learn(steps):
+            for _ in range(steps):
+                optimizer.zero_grad()
+                (answer_loss(net, rehearsal) + (-1 if forget else 1) * answer_loss(net, lesson)).backward()
+                optimizer.step()
+            with torch.no_grad():
+                return answer_loss(net, lesson).item()
+
+        yield learn
+
+
+@contextmanager
+def trainable(net, weights, adapter):
+    """While it lasts, what `weights` names has gradients, and nothing else; then the network is what it was.
+
+    Yields the parameters: those of `trained`, or, for "adapter", those of low-rank matrices put beside the network's,
+    which need little memory: `adapter` has their rank and alpha.
+    """
+    given = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
+    adapted = adapters.attach(net, **adapter, seed=0) if weights == "adapter" else None
+    parameters = list(adapters.trained(net).values()) if adapted else trained(net, weights)
+    kept = None if adapted else [parameter.detach().clone() for parameter in parameters]
     net.requires_grad_(False)
     for parameter in parameters:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
-    lesson, rehearsal = (collate(net, [question(asker, row) for row in some]) for some in (rows, rehearsed))
-
-    def learn(steps):
-        for _ in range(steps):
-            optimizer.zero_grad()
-            (answer_loss(net, rehearsal) + (-1 if forget else 1) * answer_loss(net, lesson)).backward()
-            optimizer.step()
-        with torch.no_grad():
-            return answer_loss(net, lesson).item()
-
     try:
-        yield learn
+        yield parameters
     finally:
-        with torch.no_grad():
-            for parameter, old in zip(parameters, kept, strict=True):
-                parameter.copy_(old)
-        for parameter, was in zip(net.parameters(), given, strict=True):
+        if adapted:
+            adapted.unload()
+        else:
+            with torch.no_grad():
+                for parameter, old in zip(parameters, kept, strict=True):
+                    parameter.copy_(old)
+        for parameter, was in given:
             parameter.requires_grad_(was)
             parameter.grad = None
 

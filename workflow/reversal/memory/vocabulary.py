@@ -50,7 +50,13 @@ HEADLINE = "debiased_cka"
 BEYOND = "debiased_cka beyond base"  # the statistic less that of the base, on the same facts
 BASE, PEAK = "base", "peak"  # a stage; in place of a layer, each direction at the one where its MLPs matter most
 LESSONS = ("rewrite", "forget", "teach")
-WEIGHTS = ("all", "mlp", "attention", "layers")  # what a lesson trains; the last stands for each layer by itself
+WEIGHTS = ("all", "mlp", "attention", "layers", "adapter")  # what a lesson trains; layers: each by itself
 RIDGE = 1e-2  # of the mean of a second moment's diagonal, which an edit adds to that diagonal
 DONOR = "another person of the group, whose answer has as many tokens where there is one"
 LEARNT = "learnt"  # in place of a number of steps: each fact at the first at which its lesson is learnt, or the last
+
+
+def mainly_trained(lessons):
+    """Of a table of lessons, the weights whose lessons tell one memory from two: all, or else the first named."""
+    trained = list(dict.fromkeys(lessons.weights))
+    return "all" if "all" in trained or not trained else trained[0]

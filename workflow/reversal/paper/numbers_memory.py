@@ -7,7 +7,7 @@ import numpy as np
 from ..data.facts import SPARED_GROUPS, SPLITS
 from ..figures.editing import MEASURES
 from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, deepest, leading, pooled_share
-from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES
+from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES, mainly_trained
 from .findings import finding, judged, over_seeds
 from .tables import LOOKED_AT, SHOWN
 
@@ -217,13 +217,13 @@ def rewriting(sources):
     """
     table, compared = sources.tables["rewriting"], sources.tables["gradients"]
     every = table[(table.stage != BASE) & (table.steps == LEARNT)]
-    table = every[every.lesson == "rewrite"]
-    table = (
-        table[(table.weights == table.weights.iloc[0]) & (table.group == table.group.iloc[0])] if len(table) else table
-    )
+    weights = mainly_trained(every)
+    table = every[(every.lesson == "rewrite") & (every.weights == weights)]
+    table = table[table.group == table.group.iloc[0]] if len(table) else table
     told = sources.tables["evidence"]
     told = told[told.kind == "rewriting"]
-    found = {"models": {}, "any": bool(len(table)), "group": table.group.iloc[0] if len(table) else None}
+    group = table.group.iloc[0] if len(table) else None
+    found = {"models": {}, "any": bool(len(table)), "group": group, "weights": weights}
     for (model, direction), rows in table.groupby(["model", "rewritten"], sort=False):
         gains = rows[(rows.asked == "same") & (rows.answer == "new") & (rows.about == "fact")]
         one = {"n": int(rows.n.min())}
@@ -281,8 +281,8 @@ def _spared(table):
 
     None where no such people were taught.
     """
-    first = (table.lesson == "rewrite") & (table.weights == "all") & (table.group.map(SPARED_GROUPS) == table.rewritten)
-    rows = _taught(table[first])
+    first = (table.lesson == "rewrite") & (table.weights == mainly_trained(table))
+    rows = _taught(table[first & (table.group.map(SPARED_GROUPS) == table.rewritten)])
     return {group: _measure(one) for group, one in _carried(rows).groupby("group", sort=False)} if len(rows) else None
 
 

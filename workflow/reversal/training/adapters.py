@@ -13,7 +13,7 @@ def attach(net, *, rank, alpha, seed):
     try:
         import peft  # here, since nothing else needs it
     except ImportError:
-        raise UserError("training.adapter needs peft, which is not installed; requirements.txt names it") from None
+        raise UserError("an adapter needs peft, which is not installed; requirements.txt names it") from None
     device = net.get_input_embeddings().weight.device
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear")
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
