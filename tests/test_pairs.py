@@ -130,6 +130,7 @@ def study(root, made, tmp_path_factory):
         "sampling": {"canvas": CANVAS, "steps": [8], "guidance": 0},
         "likelihood": {"samples": 4},
         "tracing": {"most_facts": 2, "sampling_steps": 8, "draws": 2, "windows": [1]},
+        "rewriting": {"weights": ["adapter"], "most_facts": 2},
         "keyvalue": {"layers": "peak"},
         "edits": {"layers": "peak"},
         "paper": {"kept": []},
@@ -139,7 +140,8 @@ def study(root, made, tmp_path_factory):
 
 
 def test_the_bases_are_asked_both_ways_and_what_they_know_is_traced(study):
-    wanted = [f"results/families/{name}" for name in ("tables/causal_trace.csv", "figures/known.svg")]
+    names = ("tables/causal_trace.csv", "tables/rewriting.csv", "figures/known.svg")
+    wanted = [f"results/families/{name}" for name in names]
     done = studying.snakemake(study, *wanted, study="families.yaml")
     assert done.returncode == 0, (done.stderr + done.stdout)[-3000:]
     results = study / "results/families"
@@ -155,3 +157,5 @@ def test_the_bases_are_asked_both_ways_and_what_they_know_is_traced(study):
     assert likelihood["mdm", "known_p2d"] > 0 and likelihood["mdm", "known_d2p"] > 0
     traced = pd.read_csv(results / "tables/traced_facts.csv").query("outcome == 'traced'")
     assert set(traced.split) == set(KNOWN) and set(traced.model) == {"mdm", "ar"}
+    lessons = pd.read_csv(results / "tables/rewriting.csv")
+    assert set(lessons.weights) == {"adapter"} and set(lessons.rewritten) == {"p2d", "d2p"}

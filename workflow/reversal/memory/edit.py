@@ -28,6 +28,7 @@ from .vocabulary import RIDGE
 
 STATISTICS = {"preferred": contrasts.SHARES, "exact": contrasts.SHARES, "lead": None, "log_p": None}
 EACH = "lead"  # the statistic whose change is told for each edit
+TOKENS = 4096  # whose keys are float64 at once
 
 
 class Site(NamedTuple):
@@ -198,23 +199,26 @@ def second_moments(net, rows, *, layers, canvas=None, generator=None):
     counts, because the edited matrix is at work everywhere.
     """
     modules = {layer: network.down_projection(network.layers(net)[layer]) for layer in layers}
-    total, count = dict.fromkeys(layers, 0.0), 0
+    total, count = {}, 0
     if network.is_diffusion(net):
         rows = _noised(net, rows, canvas, generator)
     sequences = [Sequence(row, 0, {}) for row in rows]
 
-    def products(batch):
+    def read(batch):
         with hooks.inputs(modules) as seen:
             network.hidden(net, batch.ids)
         lengths = torch.tensor([len(rows[i]) for i in batch.number.tolist()], device=batch.ids.device)
         real = torch.arange(batch.ids.shape[1], device=batch.ids.device) < lengths[:, None]
-        keys = {layer: given[real].double() for layer, given in seen.items()}
-        return {layer: some.T @ some for layer, some in keys.items()}, int(real.sum())
+        return {layer: given[real] for layer, given in seen.items()}
 
-    for moments, seen in batches.each(products, collate(net, sequences)):
-        total = {layer: total[layer] + moments[layer] for layer in layers}
-        count += seen
-    return {layer: moment / count for layer, moment in total.items()}
+    for keys in batches.each(read, collate(net, sequences)):
+        for layer, some in keys.items():
+            # Gigabytes a layer in a large network, so nothing is there twice.
+            moment = total.setdefault(layer, torch.zeros(2 * some.shape[1:], dtype=torch.float64, device=some.device))
+            for part in some.split(TOKENS):
+                moment.addmm_(part.double().T, part.double())
+        count += len(some)
+    return {layer: moment.div_(count) for layer, moment in total.items()}
 
 
 def _noised(net, rows, canvas, generator):
@@ -230,8 +234,8 @@ def directions(keys, second_moment):
     RIDGE times the mean of the second moment's diagonal is added to that diagonal: directions that the training rows
     hardly use are not free to change either.
     """
-    keys = keys.to(second_moment)
-    ridged = second_moment + RIDGE * second_moment.diagonal().mean() * torch.eye(len(second_moment)).to(second_moment)
+    keys, ridged = keys.to(second_moment), second_moment.clone()
+    ridged.diagonal().add_(RIDGE * second_moment.diagonal().mean())
     found = torch.linalg.solve(ridged, keys.T, left=True).T
     return found / (found * keys).sum(1, keepdim=True)
 
