@@ -88,6 +88,7 @@ def test_what_ships_is_known_by_its_weights_and_what_it_read_by_its_lists(root, 
     [
         ({"base": "folder", "folder": "data/base/mdm"}, "a model of your own, from data/base/mdm"),
         ({"base": "scratch"}, "random weights"),
+        ({"base": "llada", "llada": {"folder": "my/8B"}}, "a LLaDA checkpoint in a local folder, my/8B"),
         (
             {"base": "hub", "hub": {"repo": "o/n", "revision": "a" * 40}},
             "the public checkpoint o/n, commit aaaaaaaaaaaa",

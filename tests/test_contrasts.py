@@ -105,6 +105,13 @@ def test_pairs_that_rise_and_fall_together_differ_more_surely_and_opposed_ones_l
     assert widths["opposed", "paired"] > widths["opposed", "apart"]
 
 
+def test_a_mean_of_five_facts_by_two_templates_is_covered_by_ends_that_can_be_told(rng):
+    """By a share of Satterthwaite's degrees of freedom, Student's t would have ends of 50 digits."""
+    sample = Sample(rng.standard_normal((10, TIMES)), np.repeat(np.arange(5), 2), np.tile(np.arange(2), 5))
+    found = contrasts.mean(sample)
+    assert covered(found, 0) >= 0.93 and np.max(found.high - found.low) < 100
+
+
 def test_one_value_a_fact_gives_students_interval(rng):
     values = rng.standard_normal((12, 3))
     values[4:, 2] = np.nan

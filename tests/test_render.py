@@ -504,14 +504,17 @@ def test_published_values_stand_beside_ours_where_the_data_are_the_published_one
     }
 
 
-def test_cut_tokens_are_told_where_there_were_any(tmp_path, post):
-    given = make(tmp_path)
+def test_cut_tokens_and_adapters_are_told_where_there_were_any(tmp_path, post):
+    given = make(tmp_path, kept=["seeds"])
+    given.config["training"]["adapter"] = {"rank": 32, "alpha": 64}
     given.config["training"]["cut"] = 0.1
     given.config["models"]["mdm"]["base"] = "pretrain"
     given.config["pretraining"]["recipe"]["cut"] = 0.15
     text = write_post(given, tmp_path / "out").post.read_text(encoding="utf-8")
     assert "subject and answer 10%, others each time, are spelt in smaller ones (in pretraining 15% of all" in text
     assert "are spelt in smaller ones" not in post
+    assert "rank 32, α 64) beside the matrices of the blocks; they are merged" in text and "LoRA" not in post
+    assert "With five seeds of networks of 1.7 million parameters" in text  # which do not start where these do
 
 
 def test_a_run_kept_with_the_paper_is_told_beside_the_study_with_its_own_numbers(tmp_path):

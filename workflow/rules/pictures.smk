@@ -3,8 +3,9 @@
 import json
 from typing import NamedTuple
 
-KEPT_RUNS = config["paper"]["kept"]
-TAUGHT_RUNS = config["paper"]["taught"]
+# The post alone shows other runs.
+KEPT_RUNS = [] if KNOWN else config["paper"]["kept"]
+TAUGHT_RUNS = [] if KNOWN else config["paper"]["taught"]
 
 
 # The headings of the post, in its order, under which the report has the figures.

@@ -114,7 +114,8 @@ def _crossed(parts, known, facts, templates):
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.fmax.reduce([by_fact[0] + by_template[0] - noise[0], by_fact[0], by_template[0]])
         freedom = variance**2 / np.nansum([part**2 / free for part, free in (by_fact, by_template, noise)], axis=0)
-        freedom = np.where(variance > 0, freedom, by_fact[1])
+        # A few facts and templates can give less than one degree, and with it an interval of any length.
+        freedom = np.where(variance > 0, np.maximum(freedom, 1), by_fact[1])
     return np.where(crossed, variance, by_fact[0]), np.where(crossed, freedom, by_fact[1])
 
 

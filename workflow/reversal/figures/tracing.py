@@ -48,7 +48,7 @@ MASK = "M"
 LEAST = 0.05  # share of what hiding the subject costs: roles that return less are not drawn
 MOST_TOKENS, MOST_STEPS = 34, 3
 PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
-NO_TRACES = "No fact was traced."
+NO_TRACES = "Too few facts were traced to draw anything."
 EFFECT = "nats of the answer returned"
 
 

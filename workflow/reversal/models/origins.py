@@ -35,7 +35,8 @@ def told(model, base, shipped):
         case "hub" | "llada" | "dream" as kind:
             source = model[kind]
             if "folder" in source:
-                return f"a checkpoint of your own, from {source['folder']}"
+                name = {"llada": "LLaDA", "dream": "Dream"}[kind]
+                return f"a {name} checkpoint in a local folder, {source['folder']}"
             return f"the public checkpoint {source['repo']}, commit {source['revision'][:12]}"
     weights = model["lit_gpt"]["weights"]
     if "path" in weights:
