@@ -766,7 +766,7 @@ FILES = [
         "references.bib has no entry nobody2030; the post cites it",
     ),
     ("a figure without words", lambda f: papered(f, "alt.yaml", lambda _: "{}"), "alt.yaml: no text for recall; every"),
-    ("an adapter without its library", without_peft, "training.adapter needs peft, which is not installed"),
+    ("an adapter without its library", without_peft, "an adapter needs peft, which is not installed"),
     (
         "a compiled training without a compiler",
         without_compiler,

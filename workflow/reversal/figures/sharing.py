@@ -9,6 +9,7 @@ from .style import (
     INK,
     LIGHT_BLUE,
     LIGHT_ORANGE,
+    NARROW,
     PALE,
     SMALL,
     Drawing,
@@ -113,12 +114,12 @@ def memories(table, *, models):
     names = [name for name in models if name in set(table.model)]
     if not rows or not names:
         return nothing("Nothing tells one memory from two.")
-    figure = blank(22 * len(rows) + 90)
+    figure = blank(33 * len(rows) + 90, NARROW)
     axes = figure.subplots()
     axes.axvspan(-100, 100 * TWO, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
     axes.axvspan(100 * ONE, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
     handles, said = {}, []
-    for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
+    for name, shift in zip(names, offsets(len(names), 0.24), strict=True):
         look, own = looks(models)[name], table[table.model == name].groupby(["kind", "what"])
         for y, key in enumerate(rows):
             if key not in own.groups:
@@ -137,16 +138,17 @@ def memories(table, *, models):
                     how["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
                     axes.text(center + (4 if share < 0 else -4), y + shift, percent(share), va="center", **how)
             else:
-                how = {"ha": "right", "va": "center", "fontsize": SMALL, "color": FAINT}
-                axes.text(-2, y + shift, f"{look.label}: could not be seen", **how)
+                how = {"va": "center", "fontsize": SMALL, "color": FAINT}
+                axes.text(LIMITS[0] + 1, y + shift, f"{look.label}: nothing seen", **how)
             said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share)}")
-    axes.axvline(0, color=INK, linewidth=0.8)
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
-    axes.set(xlim=LIMITS, ylim=(len(rows) - 0.4, -0.9))
-    axes.text(LIMITS[0] + 1, -0.7, "two memories", ha="left", va="center", fontsize=SMALL, color=FAINT)
-    axes.text(100 * ONE + 2, -0.7, "one memory", ha="left", va="center", fontsize=SMALL, color=FAINT)
+    axes.set(xlim=LIMITS, ylim=(len(rows) - 0.6, -1.1), yticks=[])
+    axes.text(LIMITS[0] + 1, -0.9, "two memories", va="center", fontsize=SMALL, color=FAINT)
+    axes.text(100 * ONE + 2, -0.9, "one memory", va="center", fontsize=SMALL, color=FAINT)
+    for y, key in enumerate(rows):  # above its marks, where a phone has room
+        axes.text(LIMITS[0] + 1, y - 0.4, MEASURED[key], va="center", fontsize=SMALL)
+        axes.vlines(0, y - 0.22, y + 0.3, color=INK, linewidth=0.8, zorder=1)
     axes.set_xlabel("in common, % of what one memory would show")
-    axes.set_yticks(range(len(rows)), [MEASURED[key] for key in rows])
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
     return Drawing(figure, {"shares": "; ".join(said)})
