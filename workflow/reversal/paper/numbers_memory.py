@@ -83,7 +83,7 @@ def symmetry(sources):
 
 
 def _states(rows, tests):
-    """Of each concept its states' likeness in the leading layer, and over layers: the range, and how many are clear."""
+    """Of each concept its states' likeness in the leading layer; over layers the largest, and how many are clear."""
     found = {}
     for what, pair in STATES.items():
         by_layer = rows[(rows.comparison == pair) & (rows.statistic == HEADLINE) & (rows.layer != PEAK)]
@@ -91,12 +91,10 @@ def _states(rows, tests):
             layers = {int(layer): _test(some) for layer, some in by_layer.groupby(by_layer.layer.astype(int))}
             values = {layer: one["estimate"] for layer, one in layers.items()}
             found[what] = tests[pair][HEADLINE] | {
-                "smallest": min(values.values()),
                 "largest": max(values.values()),
                 "where": max(values, key=values.get),
                 "clear": sum(one["low"] > 0 for one in layers.values()),
                 "layers": len(layers),
-                "probe": max(rows[(rows.comparison == pair) & (rows.statistic == "probe")].value, default=math.nan),
             }
     return found
 
