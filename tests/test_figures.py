@@ -357,6 +357,7 @@ EDGES = {
     "evidence that is blind": lambda: sharing.memories(summed_up(ceiling_low=-0.1), models=MODELS),
     "evidence off the scale": lambda: sharing.memories(summed_up(share=-3.0), models=MODELS),
     "edits of one model": lambda: editing.edits(edited(["ar"]), models=MODELS),
+    "edits of a base": lambda: editing.edits(edited().query("group == 'both'").assign(group="known"), models=MODELS),
     "edits unknown": lambda: editing.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
     "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
     "one memory of one model": lambda: sharing.one_memory(*rewritten(["ar"]), models=MODELS),

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.lines import Line2D
 
+from ..data.facts import GROUPS
 from .style import INK, PALE, TAUGHT, Drawing, blank, looks, nothing, offsets, percent, styled
 
 MEASURES = {
@@ -43,9 +44,9 @@ def edits(table, *, models):
             told = ", ".join(
                 f"{MEASURES[one]} {percent(share)} (given {percent(given[one])})" for one, share in after.items()
             )
-            said.append(f"{looks(models)[name].label}, taught {TAUGHT[group]}: {told}")
+            said.append(f"{looks(models)[name].label}, {_people(group)}: {told}")
         axes.set(xlabel="wanted answer more probable, %", xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
-        axes.set_title(f"taught {TAUGHT[group]}")
+        axes.set_title(_people(group))
     for axes, group in zip(below, groups, strict=True):
         _by_edit(axes, single[(single.group == group) & single.peak], measures, names, looks(models))
     above[0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
@@ -59,6 +60,10 @@ def edits(table, *, models):
     handles["after it, given as the answer"] = given_mark
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"models": "; ".join(said)})
+
+
+def _people(group):
+    return f"taught {TAUGHT[group]}" if group in GROUPS else "known to the base"
 
 
 def _by_edit(axes, table, measures, names, look):
