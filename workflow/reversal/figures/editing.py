@@ -63,7 +63,7 @@ def edits(table, *, models):
 
 
 def _people(group):
-    return f"taught {TAUGHT[group]}" if group in GROUPS else "known to the base"
+    return f"taught {TAUGHT[group]}" if group in GROUPS else "taught nothing here"
 
 
 def _by_edit(axes, table, measures, names, look):
