@@ -13,6 +13,7 @@ from docs.mistakes import published
 from reversal.memory import questions
 from reversal.models import dream, hub, llada, network, tokens
 from reversal.models.folders import ModelError
+from reversal.paper import sources
 from reversal.recall import masked
 from reversal.tracing import engine, llama, study
 from reversal.training import objective
@@ -55,6 +56,7 @@ def test_a_saved_network_is_the_same_one(net, name, tmp_path):
     ids = load_file(GOLDEN / name / "logits.safetensors")["input_ids"]
     assert torch.equal(network.predictions(again, ids), network.predictions(net, ids))
     assert network.mask_id(again) == 311 < network.vocab(again) == 320 and type(again) is type(net)
+    assert sources.network(tmp_path / "net")["shifted"] == (name == "dream")
 
 
 @pytest.mark.parametrize("guidance", [0.0, 0.8])

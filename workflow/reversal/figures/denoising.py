@@ -208,11 +208,11 @@ def _appears(example):
 
 
 def middle_step(example):
-    """A step that reveals part of the answer, where possible after others have and before the last."""
-    moments = sorted({token.step for token in example.tokens if token.answer})
-    inner = [step for step in moments if 0 < step < example.steps - 1] or moments
-    steps = inner or sorted({token.step for token in example.tokens})
-    return steps[len(steps) // 2]
+    """A step before the last and after the first, where possible one that reveals part of the answer."""
+    steps = sorted({token.step for token in example.tokens})
+    inner = [step for step in steps if 0 < step < example.steps - 1] or steps
+    telling = [step for step in inner if any(token.answer and token.step == step for token in example.tokens)] or inner
+    return telling[len(telling) // 2]
 
 
 def _prompt(sheet, example):

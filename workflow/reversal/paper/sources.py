@@ -97,6 +97,7 @@ def network(folder):
         "vocabulary": shape["vocab_size"] - (1 if bidirectional else 0),
         "context": _one_of(shape, "max_position_embeddings", "n_positions"),
         "attention": "bidirectional" if bidirectional else "causal",
+        "shifted": shape.get("shifted", False),  # a diffusion network that reads a prediction at the place before
         "parameters": sum(sizes),
     }
 
