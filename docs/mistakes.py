@@ -362,9 +362,9 @@ def without_index(folder):
     llada.load(folder / "net")
 
 
-def in_8_bits(folder):
+def with_tensors(folder, change):
     shard = published(folder) / "model-00002-of-00002.safetensors"
-    save_file({name: tensor.to(torch.int8) for name, tensor in load_file(shard).items()}, shard)
+    save_file({name: change(tensor) for name, tensor in load_file(shard).items()}, shard)
     llada.load(folder)
 
 
@@ -639,7 +639,12 @@ FILES = [
         without_index,
         "net: no model.safetensors, nor model.safetensors.index.json that says which files have the weights",
     ),
-    ("weights of 8 bits", in_8_bits, "is I8; allowed: F32, F16, BF16"),
+    ("weights of 8 bits", lambda f: with_tensors(f, lambda one: one.to(torch.int8)), "is I8; allowed: F32, F16, BF16"),
+    (
+        "weights that are no numbers",
+        lambda f: with_tensors(f, lambda one: one / 0),
+        "has values that are not finite",
+    ),
     (
         "weights that were quantized",
         lambda f: retold(f, "dream", quantization_config={"bits": 4}),

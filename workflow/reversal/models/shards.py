@@ -71,7 +71,10 @@ def network_of(kind, config, folder, *, rename, device, dtype):
         with torch.no_grad():
             for name, parameter in net.named_parameters():
                 theirs = rename(name)
-                parameter.copy_(files[places[theirs]].get_tensor(theirs))
+                tensor = files[places[theirs]].get_tensor(theirs)
+                if not tensor.sum(dtype=torch.float32).isfinite():  # far faster than to look at each
+                    raise ModelError(f"{source}: tensor {theirs} has values that are not finite")
+                parameter.copy_(tensor)
     net.model.rotary_emb = type(net.model.rotary_emb)(config).to(device)  # its tables are not in the checkpoint
     return net.eval()
 
