@@ -17,7 +17,7 @@ at 95% and every test at 5%, which tests/test_contrasts.py holds by simulation a
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats would take every job that imports this a second more
 
 from .intervals import Interval, wilson
 
@@ -166,7 +166,7 @@ def _within(parts, known, facts, templates):
 def _student(found):
     """The estimate and both ends (cells,) of Student's intervals."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        reach = stats.t.ppf((1 + LEVEL) / 2, found.freedom) * np.sqrt(found.variance)
+        reach = _quantile(found.freedom) * np.sqrt(found.variance)
     return found.estimate, found.estimate - reach, found.estimate + reach
 
 
@@ -178,7 +178,7 @@ def _wilson(found):
     """
     share = found.estimate
     with np.errstate(invalid="ignore", divide="ignore"):
-        reach = np.where(_agree(found), stats.norm.ppf((1 + LEVEL) / 2), stats.t.ppf((1 + LEVEL) / 2, found.freedom))
+        reach = np.where(_agree(found), special.ndtri((1 + LEVEL) / 2), _quantile(found.freedom))
         slack = np.where(found.people > 1, wilson(0, np.maximum(found.people, 1)).high, np.nan)
         nearest = np.minimum(share, 1 - share)
         most = np.where(nearest < slack, reach**2 * slack * (1 - slack) / (slack - nearest) ** 2, np.inf)
@@ -209,7 +209,7 @@ def ratio(above, below):
     with np.errstate(invalid="ignore", divide="ignore"):
         means = [np.where(both, one, 0).sum(0) / n for one in (above, below)]
         apart = [np.where(both, one - centre, 0) for one, centre in zip((above, below), means, strict=True)]
-        scale = stats.t.ppf((1 + LEVEL) / 2, n - 1) ** 2 / (n - 1) / n
+        scale = _quantile(n - 1) ** 2 / (n - 1) / n
         a, b, ab = (scale * (one * other).sum(0) for one, other in (apart[:1] * 2, apart[1:] * 2, apart))
         # The ends are the ratios r at which above − r · below is just clear of 0.
         square = means[1] ** 2 - b
@@ -228,7 +228,7 @@ def pooled(estimates, lows, highs):
     """
     estimates, lows, highs = (np.asarray(part, float) for part in (estimates, lows, highs))
     center, n = estimates.mean(), len(estimates)
-    spread = stats.t.ppf(0.5 + LEVEL / 2, n - 1) * estimates.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+    spread = _quantile(n - 1) * estimates.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
     below, above = (np.hypot(np.abs(ends - estimates).mean(), spread) for ends in (lows, highs))
     return Interval(center, center - below, center + above)
 
@@ -313,7 +313,7 @@ def _jackknifed(value, without, limits=None):
         variances = np.array([(len(own) - 1) * own.var() for own in left_out])
         free = np.array([len(own) - 1 for own in left_out])
         freedom = variances.sum() ** 2 / (variances**2 / free).sum() if variances.any() else free.min()
-        reach = stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variances.sum())
+        reach = _quantile(freedom) * np.sqrt(variances.sum())
     return Interval(float(value), *(float(back(whole + side)) for side in (-reach, reach)))
 
 
@@ -417,7 +417,14 @@ def _pearson(first, second):
 
 
 def _ranks(maps):
-    return stats.rankdata(maps, axis=-1)
+    from scipy.stats import rankdata  # here, for the reason given above
+
+    return rankdata(maps, axis=-1)
+
+
+def _quantile(freedom):
+    """How many standard errors an interval reaches, by Student's t."""
+    return special.stdtrit(freedom, (1 + LEVEL) / 2)
 
 
 def _halves(values, rng, draws):
