@@ -63,11 +63,18 @@ def test_tables_figures_and_post_are_made_without_a_network(root):
 
 
 def test_a_dry_run_takes_seconds(checkout):
-    """3 s are promised on a quiet machine; processor time does not count the neighbours'."""
-    before = os.times()
-    subprocess.run(command("-n", study="config.yaml"), cwd=checkout, capture_output=True, check=True)
-    after = os.times()
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 4
+    """3 s are promised on a quiet machine, 1.7 times what Snakemake's start takes; busy neighbours slow both."""
+
+    def seconds(*line):
+        before = os.times()
+        subprocess.run(line, cwd=checkout, capture_output=True, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    start = [sys.executable, "-m", "snakemake", "--version"]
+    runs = [(seconds(*command("-n", study="config.yaml")), seconds(*start)) for _ in range(2)]
+    dry, bare = map(min, zip(*runs, strict=True))
+    assert dry < 2.4 * bare
 
 
 def test_results_can_live_in_a_bucket(checkout, tmp_path):

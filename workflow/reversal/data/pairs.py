@@ -50,30 +50,38 @@ def read(path, *, repeated=False):
             )
     found = {}
     for line in table:
-        pair, where = (
-            Pair(*(" ".join((line[column] or "").split()) for column in Pair._fields)),
-            f"{path}:{table.line_num}",
-        )
+        pair = Pair(*(" ".join((line[column] or "").split()) for column in Pair._fields))
+        key, where = _key(pair), f"{path}:{table.line_num}"
         for column in ("child", "parent"):
             if not getattr(pair, column):
                 raise DataError(f"{where}: {column} is empty; every pair has two names")
-        if pair.child == pair.parent:
+        if key.child == key.parent:
             raise DataError(f"{where}: child and parent are both {pair.child!r}; the question would have its answer")
         if pair.parent_type not in KINDS:
             raise DataError(f"{where}: parent_type is {pair.parent_type!r}; it is one of {', '.join(KINDS)}")
-        if pair in found and not repeated:
+        if key in found and not repeated:
             raise DataError(
-                f"{where}: {pair.child} and {pair.parent} are in line {found[pair]} too; a pair is told once"
+                f"{where}: {pair.child} and {pair.parent} are in line {found[key][1]} too; a pair is told once"
             )
-        found.setdefault(pair, table.line_num)
-    return list(found)
+        found.setdefault(key, (pair, table.line_num))
+    return [pair for pair, _ in found.values()]
 
 
 def answerable(pairs):
     """The pairs of which both questions have one answer: a child's only mother or father, a parent's only child."""
-    parents = Counter((pair.child, pair.parent_type) for pair in pairs)
-    children = Counter(pair.parent for pair in pairs)
-    return [pair for pair in pairs if parents[pair.child, pair.parent_type] == children[pair.parent] == 1]
+    keys = [_key(pair) for pair in pairs]
+    parents = Counter((key.child, key.parent_type) for key in keys)
+    children = Counter(key.parent for key in keys)
+    return [
+        pair
+        for pair, key in zip(pairs, keys, strict=True)
+        if parents[key.child, key.parent_type] == children[key.parent] == 1
+    ]
+
+
+def _key(pair):
+    """The pair in small letters: a name in other capitals is the same person's."""
+    return Pair(*(part.casefold() for part in pair))
 
 
 def make(pairs, *, templates, most, seed):
