@@ -38,7 +38,7 @@ PULLS = {"forward": "same question, other words", "reverse": "reverse question"}
 @styled
 def one_memory(rewriting, gradients, *, models):
     """Above, how much of a lesson carries over; below, whether a fact's gradients are alike; a column a direction."""
-    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == mainly_trained(rewriting))]
+    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == mainly_trained(rewriting.weights))]
     chosen = chosen[(chosen.steps == LEARNT) & (chosen.about == "difference") & (chosen.stage != BASE)]
     names = [name for name in models if name in set(chosen.model)]
     if not names:
@@ -139,7 +139,7 @@ def memories(table, *, models):
                     axes.text(center + (4 if share < 0 else -4), y + shift, percent(share), va="center", **how)
             else:
                 how = {"va": "center", "fontsize": SMALL, "color": FAINT}
-                axes.text(LIMITS[0] + 1, y + shift, f"{look.label}: nothing seen", **how)
+                axes.text(LIMITS[0] + 1, y + shift, f"{look.label}: cannot tell", **how)
             said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share)}")
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
     axes.set(xlim=LIMITS, ylim=(len(rows) - 0.6, -1.1), yticks=[])

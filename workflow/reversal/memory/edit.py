@@ -213,10 +213,11 @@ def second_moments(net, rows, *, layers, canvas=None, generator=None):
 
     for keys in batches.each(read, collate(net, sequences)):
         for layer, some in keys.items():
-            # Gigabytes a layer in a large network, so nothing is there twice.
-            moment = total.setdefault(layer, torch.zeros(2 * some.shape[1:], dtype=torch.float64, device=some.device))
+            if layer not in total:  # gigabytes a layer in a large network, so made once and added to in place
+                total[layer] = torch.zeros(2 * some.shape[1:], dtype=torch.float64, device=some.device)
             for part in some.split(TOKENS):
-                moment.addmm_(part.double().T, part.double())
+                part = part.double()
+                total[layer].addmm_(part.T, part)
         count += len(some)
     return {layer: moment.div_(count) for layer, moment in total.items()}
 

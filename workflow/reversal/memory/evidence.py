@@ -99,8 +99,9 @@ def pooled_share(rows):
 
 
 def _rewriting(table):
-    table = table[(table.stage != BASE) & (table.lesson == "rewrite") & (table.weights == mainly_trained(table))]
-    table = table[(table.steps == LEARNT) & (table.about == "difference") & (table.answer == "new")]
+    table = table[(table.lesson == "rewrite") & (table.weights == mainly_trained(table.weights))]
+    table = table[(table.steps == LEARNT) & (table.about == "difference") & (table.stage != BASE)]
+    table = table[table.answer == "new"]
     columns = ["carry_over", "carry_low", "carry_high"]
     return _by_direction(table, "rewriting", columns, asked="asked", found="other", ceiling="inverted")
 

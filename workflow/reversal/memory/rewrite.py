@@ -29,6 +29,7 @@ from ..models import network
 from ..training import adapters
 from .edit import answered_as, choose_donors
 from .questions import answer_loss, collate, question, score_answers
+from .vocabulary import mainly_trained
 
 FORGOTTEN = 3.0  # nats a token: less probable than 5%
 COLUMNS = ("fact", "steps", "reached", "asked", "about", "answer", "before", "after", "right_before", "right_after")
@@ -53,8 +54,8 @@ class Rewriting:
 
     @property
     def compared(self):
-        """Whose gradients are compared: an adapter's where nothing else is trained."""
-        return "adapter" if self.weights[0] == "adapter" else "all"
+        """Whose gradients are compared: an adapter's where its lessons are those that tell."""
+        return "adapter" if mainly_trained(self.weights) == "adapter" else "all"
 
 
 class Lesson(NamedTuple):

@@ -56,7 +56,7 @@ DONOR = "another person of the group, whose answer has as many tokens where ther
 LEARNT = "learnt"  # in place of a number of steps: each fact at the first at which its lesson is learnt, or the last
 
 
-def mainly_trained(lessons):
-    """Of a table of lessons, the weights whose lessons tell one memory from two: all, or else the first named."""
-    trained = list(dict.fromkeys(lessons.weights))
+def mainly_trained(weights):
+    """Of the `weights` that lessons train, those whose lessons tell one memory from two: all, or else the first."""
+    trained = list(weights)
     return "all" if "all" in trained or not trained else trained[0]

@@ -215,12 +215,12 @@ def rewriting(sources):
     """
     table, compared = sources.tables["rewriting"], sources.tables["gradients"]
     every = table[(table.stage != BASE) & (table.steps == LEARNT)]
-    weights = mainly_trained(every)
+    weights = mainly_trained(every.weights)
     table = every[(every.lesson == "rewrite") & (every.weights == weights)]
-    table = table[table.group == table.group.iloc[0]] if len(table) else table
+    group = next(iter(table.group), None)
+    table = table[table.group == group]
     told = sources.tables["evidence"]
     told = told[told.kind == "rewriting"]
-    group = table.group.iloc[0] if len(table) else None
     found = {"models": {}, "any": bool(len(table)), "group": group, "weights": weights}
     for (model, direction), rows in table.groupby(["model", "rewritten"], sort=False):
         gains = rows[(rows.asked == "same") & (rows.answer == "new") & (rows.about == "fact")]
@@ -279,7 +279,7 @@ def _spared(table):
 
     None where no such people were taught.
     """
-    first = (table.lesson == "rewrite") & (table.weights == mainly_trained(table))
+    first = (table.lesson == "rewrite") & (table.weights == mainly_trained(table.weights))
     rows = _taught(table[first & (table.group.map(SPARED_GROUPS) == table.rewritten)])
     return {group: _measure(one) for group, one in _carried(rows).groupby("group", sort=False)} if len(rows) else None
 
