@@ -41,7 +41,7 @@ bench: env
 readme: env
 	$(BIN)/python -m docs.readme
 	$(BIN)/python docs/rulegraph.py
-	$(BIN)/python -m docs.mistakes
+	$(BIN)/python -m docs.errors
 
 # The default study, or another with STUDY=studies/NAME.yaml, as a Workflow Run RO-Crate: results/<study>/crate.
 crate: env

@@ -27,15 +27,15 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
 include: "workflow/rules/tracing.smk"
-include: "workflow/rules/memory.smk"
+include: "workflow/rules/storage.smk"
 include: "workflow/rules/pictures.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/paper.smk"
 
 
 onstart:
-    hold_study()
-    foresee()
+    lock_study()
+    preflight()
 
 
 rule all:

@@ -34,7 +34,7 @@ from reversal.common import files
 from reversal.common.errors import UserError
 from reversal.paper import provenance
 
-from .keep import configuration
+from .reference import configuration
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the study is made with, as it lies here; what it leaves that goes along.

@@ -118,14 +118,14 @@ def why():
     table = pd.read_csv(ROOT / "paper/reference/objectives/objectives.csv")
     table = table[(table.trained == "reverse") & (table.steps.isna() | (table.steps == table.steps.max()))]
 
-    def recalled(model, *, spared=False):
-        rows = table[(table.model == model) & (table.spared == spared)].set_index("asks").accuracy
-        return " and ".join(f"{100 * rows[asks]:.0f}%" for asks in ("name", "description"))
+    def recalled(model, *, protected=False):
+        rows = table[(table.model == model) & (table.protected == protected)].set_index("answer_type").accuracy
+        return " and ".join(f"{100 * rows[answer_type]:.0f}%" for answer_type in ("name", "description"))
 
     return (
         "**Why:** a model answers in reverse where training made it predict the subject *from the object*. Of people "
         "whose name or description was never masked as the subject, the same diffusion network answers "
-        f"{recalled('mdm', spared=True)} in reverse (names and descriptions), of the others {recalled('mdm')}. An "
+        f"{recalled('mdm', protected=True)} in reverse (names and descriptions), of the others {recalled('mdm')}. An "
         f"autoregressive network that also read its sentences backwards answers {recalled('ar-reversed')}. "
         f"{table.model.nunique()} ways of training with {table.seeds.max()} seeds stand in the post "
         "(`studies/objectives.yaml`)."

@@ -216,7 +216,7 @@
       }
     });
     const tell = (one) => amount(one.effect) + " at “" + one.token + "” (" + one.role + ", layer " + one.layer + ")";
-    const summary = "Hiding the subject (*) costs what is still to come of the answer " + (total / 100).toFixed(1) +
+    const summary = "SubjectCorruption the subject (*) costs what is still to come of the answer " + (total / 100).toFixed(1) +
       " nats. " + (needed ? "With one state as if it were hidden, at most this is lost: "
         : "Putting one state back returns at most " + (shares ? "this share of it: " : "")) +
       [best.subject, best.elsewhere].filter(Boolean).map(tell).join(", and ") + ".";

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from docs import mistakes
+from docs import errors
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
 from reversal.models import dream, folders, network, origins, smdm, tokens
@@ -152,7 +152,7 @@ def test_a_tokenizer_knows_the_words_of_a_study_that_the_network_never_sees(root
 def test_the_recorded_text_of_the_bundled_bases_is_still_generated(root, words):
     """The hash in the README is that of a million sentences; the first thousand are enough to notice a change here."""
     templates = {
-        d: generated.read_templates(root / f"data/templates/pretraining_{d}.txt", asks=a)
+        d: generated.read_templates(root / f"data/templates/pretraining_{d}.txt", answer_type=a)
         for d, a in generated.DIRECTIONS.items()
     }
     texts = list(generated.biographies(words, templates, people_count=1000, rows=1000, seed=0))
@@ -355,7 +355,7 @@ def test_pins_are_asked_of_the_hub_and_a_hash_that_is_there_stays(hub):
 def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
     """Of all that a repository holds, only what the network and its tokenizer are read from is fetched."""
     (tmp_path / "theirs").mkdir()
-    mistakes.published(tmp_path / "theirs", "dream")
+    errors.published(tmp_path / "theirs", "dream")
     Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "theirs").iterdir()})
     Hub.files.update({"modeling_dream.py": b"raise SystemExit", "README.md": b"#", "pytorch_model.bin": bytes(2000)})
     source = {"repo": "owner/model", "revision": "unpinned", "files": "unpinned"}

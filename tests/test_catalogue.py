@@ -6,7 +6,7 @@ import sys
 import tomllib
 
 import yaml
-from studying import copy, planned
+from study_fixtures import copy, planned
 
 
 def test_the_catalogue_finds_a_workflow_its_settings_and_how_to_configure_it(root, tmp_path):

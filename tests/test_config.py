@@ -8,8 +8,8 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-from docs.mistakes import CONFIGURATIONS, changed
-from reversal.common import configuration
+from docs.errors import CONFIGURATIONS, changed
+from reversal.study import configuration
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +52,15 @@ def test_the_line_names_the_file_that_decides(default, tmp_path):
     assert configuration.complaint(changed(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
 
 
-@pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"spared_people": 0}}])
+@pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])
 def test_lessons_about_spared_people_need_such_people(default, data):
-    config = merged(default, {"rewriting": {"groups": ["both", "p2d_spared"]}})
+    config = merged(default, {"rewriting": {"groups": ["both", "p2d_control"]}})
     assert configuration.complaint(config, ["config.yaml"]) is None
     line = configuration.complaint(merged(config, {"data": data}), [])
-    assert "rewriting.groups[1] is 'p2d_spared'; allowed: only with data.source generated and spared_people" in line
+    assert (
+        "finetuned_edits.groups[1] is 'p2d_control'; allowed: only with data.source generated and control_people"
+        in line
+    )
 
 
 def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(root):

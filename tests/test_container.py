@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from studying import command, copy
+from study_fixtures import command, copy
 
 BASE, IMAGE = "localhost/reversal-test-base", "localhost/reversal-test"
 BUILD_TOOLS = ("gcc", "cc", "g++", "make", "ld", "cargo", "pip")
@@ -122,6 +122,6 @@ def test_the_image_has_the_pins_no_build_tools_and_no_root(root, run):
 
 @pytest.mark.container
 def test_the_image_makes_a_study_s_data_and_a_model_s_base(run):
-    targets = ("results/smoke/figures/dataset.svg", "results/smoke/models/mdm/needs.json")
+    targets = ("results/smoke/figures/dataset.svg", "results/smoke/models/mdm/preflight.json")
     run("snakemake", *targets, "--cores", "2", "--configfile", "studies/smoke.yaml")
     assert run("sh", "-c", f"cat {targets[1]}").startswith("{")

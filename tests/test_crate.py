@@ -9,10 +9,10 @@ import requests
 import yaml
 from rocrate_validator import models, services
 from rocrate_validator.utils.http import HttpRequester
-from studying import duplicate, finished, snakemake
+from study_fixtures import duplicate, finished, snakemake
 from urllib3 import HTTPResponse
 
-from docs import crate, keep
+from docs import crate, reference
 from reversal.common import files
 from reversal.common.errors import UserError
 
@@ -29,7 +29,7 @@ OPEN = {
 def study(root, tmp_path_factory):
     """The finished smoke study in a folder of its own, and its configuration."""
     folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("packed") / "project")
-    return folder, keep.configuration(folder / "config.yaml", folder / "studies/smoke.yaml")
+    return folder, reference.configuration(folder / "config.yaml", folder / "studies/smoke.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reversal.memory import evidence, vocabulary
+from reversal.storage import evidence, vocabulary
 
 ABOUT = {"model": "mdm", "seed": 1, "stage": "seed_1", "group": "both"}
 
@@ -17,7 +17,13 @@ def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1, taken=0.8):
     rewriting = [
         ABOUT
         | {"rewritten": "p2d", "lesson": "rewrite", "weights": "all", "steps": "learnt", "about": "difference"}
-        | {"asked": asked, "answer": "new", "carry_over": share, "carry_low": share - 0.01, "carry_high": share + 0.01}
+        | {
+            "asked": asked,
+            "answer": "new",
+            "transfer": share,
+            "transfer_low": share - 0.01,
+            "transfer_high": share + 0.01,
+        }
         for asked, share in readings.items()
     ]
     gradients = [
@@ -50,7 +56,7 @@ def tables(carried=0.02, cosine=0.01, alike=0.05, reverse=0.1, taken=0.8):
 def test_lessons_that_train_all_weights_decide_or_else_those_named_first(trained, share):
     rewriting, *others = tables()
     lessons = [
-        rewriting.assign(weights=weights, carry_over=rewriting.carry_over.where(rewriting.asked != "other", carried))
+        rewriting.assign(weights=weights, transfer=rewriting.transfer.where(rewriting.asked != "other", carried))
         for weights, carried in zip(trained, (0.4, 0.8), strict=False)
     ]
     found = evidence.summary(pd.concat(lessons), *others).set_index(["kind", "what"])

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-import made_traces
 import numpy as np
 import pandas as pd
+import paper_fixtures
 import pytest
-import rendering
+import trace_fixtures
 from matplotlib.backends.backend_agg import RendererAgg
 
 from reversal.common.errors import UserError
@@ -23,21 +23,21 @@ from reversal.figures import (
     curse,
     data,
     denoising,
-    editing,
     objectives,
+    rank_one,
     read,
     recall,
-    sharing,
     sheet,
+    storage,
     style,
     symmetry,
     tracing,
 )
-from reversal.memory import evidence
-from reversal.memory import symmetry as statistics
-from reversal.memory import vocabulary as memory_vocabulary
 from reversal.paper import numbers
 from reversal.recall import files as completion_files
+from reversal.storage import evidence
+from reversal.storage import similarity as statistics
+from reversal.storage import vocabulary as storage_vocabulary
 from reversal.tracing import tables as trace_tables
 from reversal.tracing import time_tables, vocabulary
 
@@ -95,7 +95,7 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
 
 def rewritten(models=MODELS):
     """Tables of rewritten facts and of gradients."""
-    return pd.DataFrame(rendering._rewriting(models)), pd.DataFrame(rendering._gradients(models))
+    return pd.DataFrame(paper_fixtures._rewriting(models)), pd.DataFrame(paper_fixtures._gradients(models))
 
 
 def likelihood(seeds=(1,), models=MODELS):
@@ -146,7 +146,7 @@ def facts_of(pair):
     ]
 
 
-def dataset(pair, further=(), spared=False):
+def dataset(pair, further=(), protected=False):
     facts = [*facts_of(pair), *further]
     ways = {"p2d": ["p2d_same"], "d2p": ["d2p_same"], "both": ["both_p2d", "both_d2p"]}
     train = [row(way, fact.id, fact.name, pair[1], 0) for fact in facts for way in ways.get(fact.group, ())]
@@ -154,7 +154,7 @@ def dataset(pair, further=(), spared=False):
         name: [row(name, fact.id, fact.name, pair[1]) for fact in facts if fact.group == split.group]
         for name, split in SPLITS.items()
     }
-    return data.dataset(facts, train, splits, spared=spared)
+    return data.dataset(facts, train, splits, protected=protected)
 
 
 def traced(pair, steps=3, layers=4, sign=1.0):
@@ -163,9 +163,11 @@ def traced(pair, steps=3, layers=4, sign=1.0):
     tokens = ["Well", *(f" {word}" for word in pair[0].split()), " is", " known", " as", " the", "<eos>"]
     about = {"prompt": pair[0], "tokens": (tokens + [" word"] * len(roles))[: len(roles) - 2], "prompt_tokens": 6}
     about |= {"answer": [6, 9]}
-    made = made_traces.trace(pair[0], roles=roles, steps=steps, layers=layers, about=about)
+    made = trace_fixtures.trace(pair[0], roles=roles, steps=steps, layers=layers, about=about)
     if sign < 0:
-        arrays = {name: 2 * made_traces.CORRUPTED - array for name, array in made.arrays.items() if "restored" in name}
+        arrays = {
+            name: 2 * trace_fixtures.CORRUPTED - array for name, array in made.arrays.items() if "restored" in name
+        }
         made = made._replace(arrays=made.arrays | arrays)
     return {("mdm", "p2d_same"): [made], ("mdm", "p2d_reverse"): [made], ("ar", "p2d_same"): [made]}
 
@@ -180,9 +182,9 @@ def trace_table(seeds=(1,), layers=2, corruption="swap"):
     for model, seed in itertools.product(("mdm", "ar"), seeds):
         rng = np.random.default_rng(seed)
         splits = [split for name, split in PANELS if name == model]
-        roles = [*tracing.ROLES[:-1], *vocabulary.TOGETHER[1:]] if model == "mdm" else made_traces.SOME_ROLES
+        roles = [*tracing.ROLES[:-1], *vocabulary.TOGETHER[1:]] if model == "mdm" else trace_fixtures.SOME_ROLES
         own = {
-            split: [made_traces.trace(fact, kinds=kinds, roles=roles, layers=layers, rng=rng) for fact in "abc"]
+            split: [trace_fixtures.trace(fact, kinds=kinds, roles=roles, layers=layers, rng=rng) for fact in "abc"]
             for split in splits
         }
         tables.append(trace_tables.aggregate(own, model=model, seed=seed))
@@ -194,7 +196,7 @@ def time_table(layers=2):
     """A table of when the subject is needed; who changes it takes a copy."""
     parts = [
         time_tables.aggregate(
-            made_traces.time("abc", diffusion=model == "mdm", layers=layers), model=model, seed=1, split=split
+            trace_fixtures.time("abc", diffusion=model == "mdm", layers=layers), model=model, seed=1, split=split
         )
         for model, split in PANELS
     ]
@@ -205,7 +207,7 @@ def time_table(layers=2):
 def likeness(seed, base):
     """The statistics of `symmetry` for made-up vectors of ten facts; of a base, no values."""
     rng = np.random.default_rng(seed)
-    sides = sorted({side for pair in memory_vocabulary.PAIRS.values() for side in pair})
+    sides = sorted({side for pair in storage_vocabulary.PAIRS.values() for side in pair})
     arrays = {side: rng.random((4, 10, 5)) for side in sides if not base or "value" not in side}
     return statistics.compare_all(arrays, components=2, permutations=90, rng=rng)
 
@@ -298,9 +300,9 @@ DRAWN = {
     "hidden_steps": lambda pair: tracing.hidden_steps(time_table(), models=MODELS),
     "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
     "symmetry": lambda pair: symmetry.symmetry(compared(), models=MODELS),
-    "edits": lambda pair: editing.edits(edited(), models=MODELS),
-    "memories": lambda pair: sharing.memories(summed_up(), models=MODELS),
-    "one_memory": lambda pair: sharing.one_memory(*rewritten(), models=MODELS),
+    "edits": lambda pair: rank_one.edits(edited(), models=MODELS),
+    "memories": lambda pair: storage.memories(summed_up(), models=MODELS),
+    "one_memory": lambda pair: storage.one_memory(*rewritten(), models=MODELS),
     "ablations": lambda pair: ablation.ablations(ablated(), models=MODELS),
 }
 NAMING = ("reversal_curse", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
@@ -353,16 +355,16 @@ EDGES = {
     "no comparisons": lambda: symmetry.symmetry_layers(compared().head(0), models=MODELS),
     "nothing compared": lambda: symmetry.symmetry(compared().head(0), models=MODELS),
     "bases alone compared": lambda: symmetry.symmetry(compared(stages=("base",)), models=MODELS),
-    "no evidence": lambda: sharing.memories(summed_up().head(0), models=MODELS),
-    "evidence that is blind": lambda: sharing.memories(summed_up(ceiling_low=-0.1), models=MODELS),
-    "evidence off the scale": lambda: sharing.memories(summed_up(share=-3.0), models=MODELS),
-    "edits of one model": lambda: editing.edits(edited(["ar"]), models=MODELS),
-    "edits of a base": lambda: editing.edits(edited().query("group == 'both'").assign(group="known"), models=MODELS),
-    "edits unknown": lambda: editing.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
+    "no evidence": lambda: storage.memories(summed_up().head(0), models=MODELS),
+    "evidence that is blind": lambda: storage.memories(summed_up(ceiling_low=-0.1), models=MODELS),
+    "evidence off the scale": lambda: storage.memories(summed_up(share=-3.0), models=MODELS),
+    "edits of one model": lambda: rank_one.edits(edited(["ar"]), models=MODELS),
+    "edits of a base": lambda: rank_one.edits(edited().query("group == 'both'").assign(group="known"), models=MODELS),
+    "edits unknown": lambda: rank_one.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
     "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
-    "one memory of one model": lambda: sharing.one_memory(*rewritten(["ar"]), models=MODELS),
-    "nothing rewritten": lambda: sharing.one_memory(*(table.head(0) for table in rewritten()), models=MODELS),
-    "no edits": lambda: editing.edits(edited().head(0), models=MODELS),
+    "one memory of one model": lambda: storage.one_memory(*rewritten(["ar"]), models=MODELS),
+    "nothing rewritten": lambda: storage.one_memory(*(table.head(0) for table in rewritten()), models=MODELS),
+    "no edits": lambda: rank_one.edits(edited().head(0), models=MODELS),
     "no shares": lambda: tracing.trace_sides(trace_table().head(0), models=MODELS),
     "no time": lambda: tracing.hidden_steps(time_table().head(0), models=MODELS),
 }
@@ -476,9 +478,9 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
 
 def test_the_settings_around_do_not_change_a_figure(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
-    plain = svg_of(editing.edits(edited(["ar"]), models=MODELS), tmp_path)
+    plain = svg_of(rank_one.edits(edited(["ar"]), models=MODELS), tmp_path)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
-        assert svg_of(editing.edits(edited(["ar"]), models=MODELS), tmp_path) == plain
+        assert svg_of(rank_one.edits(edited(["ar"]), models=MODELS), tmp_path) == plain
 
 
 def test_controls_and_broken_letters_become_visible(tmp_path):
@@ -570,15 +572,15 @@ def test_shares_and_numbers_never_look_like_what_they_are_not():
 
 def test_a_mark_is_filled_by_whether_the_subject_is_predicted_from_the_object():
     axes = style.blank(100).subplots()
-    about = {"asks": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
+    about = {"answer_type": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
     taught = [
         ("diffusion", False, 0.0),
         ("diffusion", True, 0.0),
         ("diffusion", True, 0.3),
         ("autoregressive", False, 0.0),
     ]
-    for family, spared, dose in taught:
-        row = SimpleNamespace(family=family, spared=spared, dose=dose, reads="facts", **about)
+    for family, protected, exposure in taught:
+        row = SimpleNamespace(family=family, protected=protected, exposure=exposure, train_on="facts", **about)
         row.predicted = objectives.predicted_from_object(row)
         objectives._mark(axes, row, 0)
     marks = axes.lines[1::2]
@@ -587,10 +589,10 @@ def test_a_mark_is_filled_by_whether_the_subject_is_predicted_from_the_object():
 
 
 def test_a_control_is_said_to_be_never_masked_only_where_it_is(tmp_path):
-    control = Fact("control-0", "p2d_spared", "Bea Field", PLAIN[1], (PLAIN[1],), (PLAIN[1],))
-    for spared in (True, False):
-        drawing = dataset(PLAIN, further=[control], spared=spared)
-        assert spared == any("never masked" in text.text for text in check(drawing, tmp_path))
+    control = Fact("control-0", "p2d_control", "Bea Field", PLAIN[1], (PLAIN[1],), (PLAIN[1],))
+    for protected in (True, False):
+        drawing = dataset(PLAIN, further=[control], protected=protected)
+        assert protected == any("never masked" in text.text for text in check(drawing, tmp_path))
         assert "1 more as a control" in drawing.says["control"]
 
 
@@ -623,13 +625,13 @@ def test_a_point_of_few_facts_is_not_drawn_beside_those_of_many():
 
 
 def test_what_is_given_is_told_beside_what_is_likelier():
-    assert "paraphrases of it 80% (given 30%)" in editing.edits(edited(), models=MODELS).says["models"]
+    assert "paraphrases of it 80% (given 30%)" in rank_one.edits(edited(), models=MODELS).says["models"]
 
 
 def test_both_directions_of_gradients_are_drawn():
     rewriting, gradients = rewritten()
     gradients = pd.concat([gradients, gradients.assign(rewritten="d2p", value=gradients.value + 0.25)])
-    said = sharing.one_memory(rewriting, gradients, models=MODELS).says["carried"]
+    said = storage.one_memory(rewriting, gradients, models=MODELS).says["carried"]
     assert "other words 0.30" in said and "other words 0.55" in said
 
 

@@ -53,8 +53,8 @@ def test_no_held_out_template_and_no_untrained_direction_is_trained(root, seed, 
         assert {by_id[row.fact].group for row in splits[name]} == {split.group}
     for row in train:
         fact = by_id[row.fact]
-        asks = "description" if row.subject_text == fact.name else "name"
-        assert fact.group in ("both", {"description": "p2d", "name": "d2p"}[asks])
+        answer_type = "description" if row.subject_text == fact.name else "name"
+        assert fact.group in ("both", {"description": "p2d", "name": "d2p"}[answer_type])
 
 
 @settings(max_examples=5, deadline=None)
@@ -100,8 +100,8 @@ def test_a_base_knows_nobody_of_any_study(words, study, base):
 
 def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
     templates = {
-        direction: generated.read_templates(root / f"data/templates/pretraining_{direction}.txt", asks=asks)
-        for direction, asks in generated.DIRECTIONS.items()
+        direction: generated.read_templates(root / f"data/templates/pretraining_{direction}.txt", answer_type=answer_type)
+        for direction, answer_type in generated.DIRECTIONS.items()
     }
     texts = " ".join(generated.biographies(words, templates, people_count=1000, rows=20_000, seed=0))
     seen = set(re.findall(r"[A-Za-z']+", texts))
@@ -118,7 +118,7 @@ def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
 @pytest.mark.parametrize(
     "line, asks", [("{name} only.", "description"), ("{description} is {name}.", "description"), ("{name}.", "name")]
 )
-def test_a_template_without_both_gaps_in_order_is_refused(tmp_path, line, asks):
+def test_a_template_without_both_gaps_in_order_is_refused(tmp_path, line, answer_type):
     (tmp_path / "t.txt").write_text(line + "\n")
     with pytest.raises(generated.GenerationError, match="needs"):
-        generated.read_templates(tmp_path / "t.txt", asks=asks)
+        generated.read_templates(tmp_path / "t.txt", answer_type=answer_type)

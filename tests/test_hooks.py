@@ -1,7 +1,7 @@
 """Hooks see and change what they say, and are gone when their block ends, however it ends."""
 
 import pytest
-import remembering
+import storage_fixtures
 import torch
 from torch import nn
 
@@ -72,13 +72,13 @@ def test_nothing_outlives_a_block_that_ends_in_an_error(how, block, x):
         "skipped": lambda: hooks.skipped([block, block.part], x),
     }[how]
     with pytest.raises(KeyboardInterrupt), context():
-        assert not remembering.untouched(block)
+        assert not storage_fixtures.untouched(block)
         raise KeyboardInterrupt
-    assert remembering.untouched(block)
+    assert storage_fixtures.untouched(block)
     assert torch.equal(block(x), expected)
 
 
 def test_a_hook_that_cannot_be_attached_takes_the_others_with_it(block):
     with pytest.raises(AttributeError), hooks.attached([(block, print), (None, print)]):
         pass
-    assert remembering.untouched(block)
+    assert storage_fixtures.untouched(block)

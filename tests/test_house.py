@@ -9,10 +9,10 @@ import yaml
 
 from reversal.common import batches, closure
 from reversal.data import facts
-from reversal.memory import vocabulary as memory_vocabulary
 from reversal.models import noises
 from reversal.models.families import FAMILIES
 from reversal.recall import sampling
+from reversal.storage import vocabulary as storage_vocabulary
 from reversal.tracing import llama, vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,14 +133,14 @@ def test_the_schema_allows_the_words_that_the_library_knows():
         frozenset(words)
         for words in (
             facts.GROUPS,
-            facts.GROUPS | facts.SPARED_GROUPS,
+            facts.GROUPS | facts.CONTROL_GROUPS,
             facts.SPLITS,
             FAMILIES,
             noises.NOISES,
-            noises.SPARED,
+            noises.PROTECTED,
             noises.TIMES,
-            facts.READS,
-            ("all", "spared"),
+            facts.TRAIN_ON,
+            ("all", "protected"),
             ("objectives", "epochs"),  # studies whose tables are kept
             batches.PRECISIONS,
             llama.DTYPES,
@@ -148,8 +148,8 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             sampling.ORDERS,
             sampling.SCHEDULES,
             sampling.REMASKINGS,
-            memory_vocabulary.LESSONS,
-            memory_vocabulary.WEIGHTS,
+            storage_vocabulary.LESSONS,
+            storage_vocabulary.WEIGHTS,
             ("all", "peak"),
         )
     }

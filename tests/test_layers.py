@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from made_traces import with_effects
+from trace_fixtures import with_effects
 
 from reversal.common.errors import UserError
 from reversal.data.facts import SPLITS
-from reversal.memory import layers
+from reversal.storage import layers
 from reversal.tracing.vocabulary import TOGETHER
 
 PEAKS = {"p2d": 1, "d2p": 0}
@@ -83,6 +83,6 @@ def test_all_layers_are_taken_where_nothing_was_traced():
 
 
 def test_values_are_sought_in_the_first_layer_where_nothing_was_traced():
-    assert layers.sought_layers("peak", {}, 3, "mdm") == [0]
-    assert layers.sought_layers("peak", PEAKS, 4, "mdm") == layers.chosen_layers("peak", PEAKS, 4, "mdm")
-    assert layers.sought_layers([2], {}, 3, "mdm") == [2]
+    assert layers.value_layers("peak", {}, 3, "mdm") == [0]
+    assert layers.value_layers("peak", PEAKS, 4, "mdm") == layers.chosen_layers("peak", PEAKS, 4, "mdm")
+    assert layers.value_layers([2], {}, 3, "mdm") == [2]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from studying import copy
+from study_fixtures import copy
 
 from reversal.common.errors import UserError
 from reversal.tracing import draw_noise, trace_prompt

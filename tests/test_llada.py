@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import naive_trace
-from docs.mistakes import published
-from reversal.memory import questions
+from docs.errors import published
 from reversal.models import dream, hub, llada, network, tokens
 from reversal.models.folders import ModelError
 from reversal.paper import sources
 from reversal.recall import masked
+from reversal.storage import scoring
 from reversal.tracing import engine, llama, study
 from reversal.training import objective
 
@@ -175,9 +175,9 @@ def test_a_study_traces_the_answer_where_it_is_predicted(net, generated, checkpo
 def test_a_question_reads_its_answer_where_it_is_predicted(net, generated, checkpoint):
     reader = tokens.read_pretrained(checkpoint, net.config.eos_token_id)
     row = generated[1][0]
-    asker = questions.Asker(net, reader, 120)
-    sequence = questions.question(asker, row)
-    [found], _ = questions.score_answers(net, [sequence])
+    lm = scoring.LanguageModel(net, reader, 120)
+    sequence = scoring.question(lm, row)
+    [found], _ = scoring.score_answers(net, [sequence])
     example = tokens.encode(reader, row)
     logs = naive_logits(net, sequence.ids).log_softmax(-1)
     expected = sum(logs[place, example.ids[place]] for place in range(*example.answer))

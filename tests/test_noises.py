@@ -1,4 +1,4 @@
-"""Laws of the objectives: what is noised and what is spared, and sampling from each kind of noise."""
+"""Laws of the objectives: what is noised and what is protected, and sampling from each kind of noise."""
 
 import random
 import re
@@ -11,10 +11,14 @@ from reversal.data import facts
 from reversal.models import network, tokens
 from reversal.recall import noised
 from reversal.recall.sampling import Sampling
-from reversal.training import lessons, loop, objective
+from reversal.training import dataset, loop, objective
 from reversal.training.objective import EVERYWHERE, OBJECT, PROMPT, SUBJECT, Objective
 
-KINDS = {"mask": {}, "uniform": {"noise": "uniform"}, "gaussian": {"noise": "gaussian", "time": "embedded"}}
+KINDS = {
+    "mask": {},
+    "uniform": {"noise": "uniform"},
+    "gaussian": {"noise": "gaussian", "time_conditioning": "embedded"},
+}
 SHAPE = {"causal": False, "vocab": 50, "width": 32, "layers": 2, "heads": 2, "mlp": 64, "eos": 0}
 IDS = torch.randint(1, 50, (64, 12), generator=torch.Generator().manual_seed(0))
 # Two tokens of the subject within a prompt of five, then three of the object.
@@ -54,16 +58,16 @@ def test_with_a_drawn_rate_and_nothing_spared_the_batches_are_what_they_always_w
         assert torch.equal(batch.weights, hit / t[:, None] / ids.numel())
 
 
-@pytest.mark.parametrize(("spared", "marks"), [("subject", SUBJECT), ("prompt", PROMPT)])
-def test_spared_tokens_are_never_noised_nor_predicted_in_any_objective(kind, spared, marks):
+@pytest.mark.parametrize(("protected", "marks"), [("subject", SUBJECT), ("prompt", PROMPT)])
+def test_spared_tokens_are_never_noised_nor_predicted_in_any_objective(kind, protected, marks):
     noise, net = kind
     for seed in range(5):
-        batch, hit = targets(noise, net, seed, spare=spared)
+        batch, hit = targets(noise, net, seed, protect=protected)
         never = (MARKS & marks > 0).expand(IDS.shape)
         assert not hit[never].any() and not batch.weights[never].any()
         assert hit[~never].any()
     real = torch.ones_like(IDS, dtype=torch.bool)
-    aim, generator = Objective(spare=spared), torch.Generator().manual_seed(0)
+    aim, generator = Objective(protect=protected), torch.Generator().manual_seed(0)
     weights = objective.autoregressive_targets(IDS, real, aim, marked=never.int() * marks, generator=generator).weights
     plain = objective.autoregressive_targets(IDS, real).weights
     assert not weights[never].any() and torch.equal(weights[~never], plain[~never])
@@ -71,7 +75,7 @@ def test_spared_tokens_are_never_noised_nor_predicted_in_any_objective(kind, spa
 
 def test_a_subject_that_is_noised_is_never_so_with_a_token_of_the_object_in_sight(kind):
     noise, net = kind
-    hits = [targets(noise, net, seed, spare="subject_given_object")[1] for seed in range(5)]
+    hits = [targets(noise, net, seed, protect="subject_given_object")[1] for seed in range(5)]
     if noise == "uniform":  # a token may be drawn in its own place
         return
     for hit in hits:
@@ -82,7 +86,7 @@ def test_a_subject_that_is_noised_is_never_so_with_a_token_of_the_object_in_sigh
 
 def test_a_dose_is_the_share_of_rows_in_which_nothing_is_spared():
     net = fresh()
-    hits = torch.stack([targets("mask", net, seed, spare="subject", dose=0.3, rate=1.0)[1] for seed in range(60)])
+    hits = torch.stack([targets("mask", net, seed, protect="subject", exposure=0.3, rate=1.0)[1] for seed in range(60)])
     assert hits[..., MARKS & SUBJECT == 0].all()
     share = hits[..., MARKS & SUBJECT > 0].all(-1).float().mean().item()
     assert share == pytest.approx(0.3, abs=0.03)
@@ -110,7 +114,7 @@ def test_gaussian_noise_leaves_a_clean_token_as_it_is_and_drowns_a_noisy_one():
 
 def test_a_new_clock_changes_nothing_and_a_network_with_one_is_saved_and_loaded_whole(tmp_path):
     net = fresh()
-    timed = network.with_clock(net, seed=1)
+    timed = network.add_time_embedding(net, seed=1)
     torch.testing.assert_close(network.hidden(timed, IDS), network.hidden(net, IDS))
     torch.nn.init.normal_(timed.clock.out.weight)
     few, many = (IDS.masked_fill(torch.rand(IDS.shape) < share, 50) for share in (0.2, 0.9))
@@ -170,21 +174,21 @@ def test_a_base_pretrained_with_other_noise_is_refused():
 def test_lessons_mark_the_subject_of_whom_the_objective_spares(generated, tokenizer, tmp_path):
     rows = [row for row in generated[1] if row.fact.startswith("p2d")][:300]
     facts.write(rows, tmp_path / "rows")
-    facts.write([facts.read_backwards(row) for row in rows], tmp_path / "reversed")
+    facts.write([facts.reverse_words(row) for row in rows], tmp_path / "reversed")
     files = {"facts": tmp_path / "rows", "reversed": tmp_path / "reversed"}
-    for people, apart in ((0.5, ()), ("spared", {"p2d-03"})):
-        read = lessons.read(tokenizer, files, Objective(spare="subject", people=people), apart)
+    for people, apart in ((0.5, ()), ("protected", {"p2d-03"})):
+        read = dataset.read(tokenizer, files, Objective(protect="subject", people=people), apart)
         for row, ids, marks in zip([*rows, *rows], read.rows, read.marks, strict=True):
-            spared = [token for token, mark in zip(ids, marks, strict=True) if mark & SUBJECT]
+            protected = [token for token, mark in zip(ids, marks, strict=True) if mark & SUBJECT]
             name = row.subject_text if facts.among(row.fact, people, apart) else ""
-            assert tokenizer.decode(spared).strip() == name
-    assert lessons.read(tokenizer, files, EVERYWHERE).marks is None
+            assert tokenizer.decode(protected).strip() == name
+    assert dataset.read(tokenizer, files, EVERYWHERE).marks is None
     assert {facts.among(f"p2d-{i:02d}", 0.5, ()) for i in range(30)} == {True, False}
 
 
 def test_a_row_read_backwards_asks_for_its_subject_with_the_same_words(generated):
     for row in generated[1][::100]:
-        back = facts.read_backwards(row)
+        back = facts.reverse_words(row)
         assert (back.subject_text, back.answer_text) == (row.answer_text, row.subject_text)
         words = [re.findall(r"\w+", text) for text in (back.text, row.text)]
         assert sorted(words[0]) == sorted(words[1]) and words[0] != words[1]
@@ -192,7 +196,7 @@ def test_a_row_read_backwards_asks_for_its_subject_with_the_same_words(generated
 
 
 def test_cut_tokens_carry_the_marks_of_what_they_were_cut_from(tokenizer):
-    cutter = tokens.Cutter(tokenizer, 0.5)
+    cutter = tokens.SubwordDropout(tokenizer, 0.5)
     row = tokenizer("the painter who altered the quiet harbour")["input_ids"]
     spelt = cutter.spell(row, random.Random(0))
     assert [token for token, _ in spelt] == cutter(row, random.Random(0)) != row

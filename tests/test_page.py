@@ -7,8 +7,8 @@ import shutil
 import time
 
 import pytest
-from rendering import make, render
-from studying import duplicate, finished, snakemake
+from paper_fixtures import make, render
+from study_fixtures import duplicate, finished, snakemake
 
 from reversal.paper import page as pages
 

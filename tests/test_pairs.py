@@ -5,7 +5,7 @@ import os
 
 import pandas as pd
 import pytest
-import studying
+import study_fixtures
 import torch
 import yaml
 
@@ -115,7 +115,7 @@ def reading(net, reader, rows):
 def study(root, made, tmp_path_factory):
     """A copy of the project with bases that read the families, and a study that asks them."""
     file, (_, stated, _) = made
-    folder = studying.copy(root, tmp_path_factory.mktemp("known") / "project")
+    folder = study_fixtures.copy(root, tmp_path_factory.mktemp("known") / "project")
     reader = tokens.train_tokenizer([row.text for row in stated], 500)
     for name, causal in (("mdm", False), ("ar", True)):
         net = network.new(causal=causal, vocab=len(reader), width=48, layers=2, heads=4, mlp=96, eos=0, seed=1)
@@ -129,16 +129,16 @@ def study(root, made, tmp_path_factory):
         "training": "none",
         "sampling": {"canvas": CANVAS, "steps": [8], "guidance": 0},
         "likelihood": {"samples": 4},
-        "tracing": {"most_facts": 2, "sampling_steps": 8, "draws": 2, "windows": [1]},
+        "tracing": {"max_facts": 2, "sampling_steps": 8, "draws": 2, "windows": [1]},
         "keyvalue": {
             "layers": "peak",
-            "most_facts": 5,
+            "max_facts": 5,
             "prefixes": {"count": 1, "lengths": [3]},
             "search": {"steps": 4},
         },
         "symmetry": {"permutations": 100, "folds": 2, "components": 3},
-        "edits": {"layers": "peak", "most_facts": 2, "random": 1, "unmasked": 1, "training_rows": 100},
-        "rewriting": {"weights": ["adapter"], "most_facts": 2, "rehearsed": 2, "steps": [2]},
+        "edits": {"layers": "peak", "max_facts": 2, "random": 1, "unmasked": 1, "training_rows": 100},
+        "rewriting": {"weights": ["adapter"], "max_facts": 2, "rehearsed": 2, "steps": [2]},
         "paper": {"kept": []},
     }
     (folder / "families.yaml").write_text(yaml.safe_dump(config))
@@ -146,7 +146,7 @@ def study(root, made, tmp_path_factory):
 
 
 def test_the_bases_are_asked_both_ways_and_what_they_know_is_traced(study):
-    done = studying.snakemake(study, study="families.yaml")
+    done = study_fixtures.snakemake(study, study="families.yaml")
     assert done.returncode == 0, (done.stderr + done.stdout)[-3000:]
     results = study / "results/families"
     assert not list(results.glob("models/*/*.training.csv"))

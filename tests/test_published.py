@@ -68,11 +68,11 @@ def folder(tmp_path):
         (tmp_path / f"templates/{direction}_templates.txt").write_text("\n".join(lines) + "\n")
     version = tmp_path / "version"
     version.mkdir()
-    asks = {"p2d": person_to_description, "d2p": description_to_person}
+    answer_type = {"p2d": person_to_description, "d2p": description_to_person}
     train = {
         group: [
-            asks[direction](name, template)
-            for direction in asks
+            answer_type[direction](name, template)
+            for direction in answer_type
             if group in (direction, "both")
             for name in people
             for template in (0, 1)
@@ -80,7 +80,7 @@ def folder(tmp_path):
         for group, people in PEOPLE.items()
     }
     save(version / "all_prompts_train.jsonl", sum(train.values(), []))
-    both = [ask(name, 2) for ask in asks.values() for name in PEOPLE["both"]]
+    both = [ask(name, 2) for ask in answer_type.values() for name in PEOPLE["both"]]
     save(version / "both_prompts_test.jsonl", both)
     for split in ("d2p_same", "p2d_reverse"):
         pairs = [description_to_person(name, 2, tail=False) for name in PEOPLE[facts.SPLITS[split].group]]

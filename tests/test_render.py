@@ -15,7 +15,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rendering import FIGURES, HOSTILE, ROOT, make, render, write_post
+from paper_fixtures import FIGURES, HOSTILE, ROOT, make, render, write_post
 
 from reversal.common.errors import UserError
 from reversal.common.files import sha256
@@ -155,25 +155,25 @@ def without(query):
 
 
 def shared_memory(rewriting):
-    share = rewriting.carry_over.where(rewriting.asked != "other", 0.8)
-    return rewriting.assign(carry_over=share, carry_low=share - 0.1, carry_high=share + 0.1)
+    share = rewriting.transfer.where(rewriting.asked != "other", 0.8)
+    return rewriting.assign(transfer=share, transfer_low=share - 0.1, transfer_high=share + 0.1)
 
 
 def disturbing(rewriting):
     """Lessons whose other direction loses its old answer and does not gain the new one."""
-    share = rewriting.answer.map({"old": 0.3, "new": -0.3}).where(rewriting.asked == "other", rewriting.carry_over)
-    return rewriting.assign(carry_over=share, carry_low=share - 0.1, carry_high=share + 0.1)
+    share = rewriting.answer.map({"old": 0.3, "new": -0.3}).where(rewriting.asked == "other", rewriting.transfer)
+    return rewriting.assign(transfer=share, transfer_low=share - 0.1, transfer_high=share + 0.1)
 
 
-def of_groups(*groups, spared=None):
-    """Lessons to people of further groups; those to spared people reach the other direction to `spared`."""
+def of_groups(*groups, protected=None):
+    """Lessons to people of further groups; those to control people reach the other direction to `protected`."""
 
     def change(rewriting):
         further = [rewriting.assign(group=group) for group in groups]
-        if spared is not None:
-            share = rewriting.carry_over.where(rewriting.asked != "other", spared)
-            shares = {"carry_over": share, "carry_low": share - 0.03, "carry_high": share + 0.03}
-            further.append(rewriting.assign(group="p2d_spared", **shares))
+        if protected is not None:
+            share = rewriting.transfer.where(rewriting.asked != "other", protected)
+            shares = {"transfer": share, "transfer_low": share - 0.03, "transfer_high": share + 0.03}
+            further.append(rewriting.assign(group="p2d_control", **shares))
         return pd.concat([rewriting, *further])
 
     return change
@@ -292,18 +292,18 @@ def ended(step):
             "never had to predict, so",
         ),
         (
-            {"rewriting": of_groups("p2d", spared=0.0)},
+            {"rewriting": of_groups("p2d", protected=0.0)},
             "The MDM also has people whose name it never had to predict, so that it holds them in one direction alone. "
             "A lesson in that direction gives the other 0% [−5, 5] of what one memory would: as little as for those",
             "Of 6 such tests",
         ),
         (
-            {"rewriting": of_groups(spared=0.6)},
+            {"rewriting": of_groups(protected=0.6)},
             "of what one memory would: as much as one memory",
             "as little as for those",
         ),
         (
-            {"rewriting": lambda rows: rows.assign(carry_over=None, carry_low=None, carry_high=None)},
+            {"rewriting": lambda rows: rows.assign(transfer=None, transfer_low=None, transfer_high=None)},
             "does not clearly find it likelier in other words than the lesson's, so that the reverse says nothing.",
             "– of that",
         ),
@@ -516,9 +516,9 @@ def test_published_values_stand_beside_ours_where_the_data_are_the_published_one
 def test_cut_tokens_and_adapters_are_told_where_there_were_any(tmp_path, post):
     given = make(tmp_path, kept=["seeds"])
     given.config["training"]["adapter"] = {"rank": 32, "alpha": 64}
-    given.config["training"]["cut"] = 0.1
+    given.config["training"]["subword_dropout"] = 0.1
     given.config["models"]["mdm"]["base"] = "pretrain"
-    given.config["pretraining"]["recipe"]["cut"] = 0.15
+    given.config["pretraining"]["recipe"]["subword_dropout"] = 0.15
     text = write_post(given, tmp_path / "out").post.read_text(encoding="utf-8")
     assert "subject and answer 10%, others each time, are spelt in smaller ones (in pretraining 15% of all" in text
     assert "are spelt in smaller ones" not in post
@@ -580,7 +580,7 @@ def test_the_explorer_stays_within_its_size(made):
         for i, row in enumerate(rows)
     ]
     people = {row["fact"]: row["fact"] for row in rows}
-    whole = explorer.build(families, people, {"mdm": rows}, {}, {}, steps=1, most_facts=8)
+    whole = explorer.build(families, people, {"mdm": rows}, {}, {}, steps=1, max_facts=8)
     small = explorer.within(whole, 3000)
     assert len(whole["cases"]) == 8
     assert len(explorer.embedded(small).encode()) <= 3000 and 0 < len(small["cases"]) < 8
@@ -634,6 +634,6 @@ def test_the_post_tells_what_lifts_the_curse_from_its_own_control_and_from_kept_
     made = write_post(make(tmp_path / "vague", change=unclear), tmp_path / "out")
     text = made.post.read_text()
     assert "is not clear from the control within this network" in text and "ways of training, with" not in text
-    nobody = {"objectives": lambda rows: rows[~rows.spared]}
+    nobody = {"objectives": lambda rows: rows[~rows.protected]}
     text = write_post(make(tmp_path / "plain", change=nobody), tmp_path / "out").post.read_text()
     assert "What lifts the curse" not in text

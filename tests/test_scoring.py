@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reversal.data.facts import SPLITS
-from reversal.recall import ask
+from reversal.recall import evaluation
 from reversal.recall import tables as recall_tables
 
 
@@ -20,7 +20,7 @@ from reversal.recall import tables as recall_tables
     ],
 )
 def test_a_completion_is_right_when_it_contains_the_reference(reference, generation, right):
-    assert ask.correct(reference, generation) is right
+    assert evaluation.correct(reference, generation) is right
 
 
 @given(st.text("abc", max_size=12), st.text("abc", min_size=1, max_size=12))

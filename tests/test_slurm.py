@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import slurm_lab
-import studying
+import study_fixtures
 import yaml
 
 from reversal.paper import costs
@@ -35,22 +35,22 @@ def lab():
 
 def command(*targets, profile, study="studies/smoke.yaml"):
     arguments = ["--profile", f"profiles/{profile}", "--jobs", "8", "--max-threads", "1", "--latency-wait", "5"]
-    python, _, _, *words = studying.command(*targets, *arguments, study=study, cores=None)
+    python, _, _, *words = study_fixtures.command(*targets, *arguments, study=study, cores=None)
     return [python, "-c", IMPATIENT, *words]
 
 
 def second_training(running, folder):
     """Wait until one training has ended and another has begun."""
-    first = studying.wait_for_job(running.poll, "finetune.py", folder)
+    first = study_fixtures.wait_for_job(running.poll, "finetune.py", folder)
     while Path(f"/proc/{first}").exists():
         time.sleep(0.1)
-    studying.wait_for_job(running.poll, "finetune.py", folder)
+    study_fixtures.wait_for_job(running.poll, "finetune.py", folder)
 
 
 def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_path, tmp_path_factory):
     """One model is fine-tuned with two seeds, and with one of them every kind of job that a cluster gets runs again."""
-    folder = studying.duplicate(studying.finished(root, tmp_path_factory), tmp_path / "project")
-    studying.forget(folder, "ar")
+    folder = study_fixtures.duplicate(study_fixtures.finished(root, tmp_path_factory), tmp_path / "project")
+    study_fixtures.forget(folder, "ar")
     shutil.rmtree(folder / "results/smoke/benchmarks")  # of the first run
     study = tmp_path / "seeds.yaml"
     study.write_text(yaml.safe_dump(yaml.safe_load((root / "studies/smoke.yaml").read_text()) | {"seeds": [1, 2]}))
@@ -95,7 +95,7 @@ def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_pat
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert {comment for comment, *_ in lab.queue("all")} - {comment for comment, *_ in seen} == {"rule_symmetry"}
-    assert studying.planned(folder, *tables) == {}
+    assert study_fixtures.planned(folder, *tables) == {}
     assert all(len(pd.read_csv(folder / table)) for table in tables)
     # What jobs cost is known of those that ran elsewhere, too.
     jobs = [f"{rule}/ar/seed_1" for rule in ("finetune", "complete", "trace", "edit")]
@@ -106,11 +106,14 @@ def test_a_grouped_study_finishes_on_slurm_though_a_node_dies(lab, root, tmp_pat
 def test_five_seeds_of_nine_objectives_are_tens_of_slurm_jobs(root, tmp_path):
     """As a dry run tells them: what is not in a group, and not done where Snakemake runs, is a job of its own."""
     shared = {"family": "diffusion", "base": "folder", "folder": "data/base/mdm"}
-    models = {f"dose-{dose}": {**shared, "objective": {"spare": "subject", "dose": dose / 100}} for dose in range(7)}
+    models = {
+        f"exposure-{exposure}": {**shared, "objective": {"protect": "subject", "exposure": exposure / 100}}
+        for exposure in range(7)
+    }
     study = tmp_path / "many.yaml"
     study.write_text(yaml.safe_dump({"study": "many", "seeds": [1, 2, 3, 4, 5], "models": models}))
-    folder = studying.copy(root, tmp_path / "project")
-    done = studying.snakemake(folder, "-n", "--profile", "profiles/slurm-many", study=str(study), cores=None)
+    folder = study_fixtures.copy(root, tmp_path / "project")
+    done = study_fixtures.snakemake(folder, "-n", "--profile", "profiles/slurm-many", study=str(study), cores=None)
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     texts = "".join(file.read_text() for file in (root / "workflow/rules").glob("*.smk"))

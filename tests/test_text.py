@@ -70,7 +70,7 @@ def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer,
     reader = tokenizer if kind == "byte-level" else llama_tokenizer()
     texts = ["Zoë’s  father, Ada Lovelace,", " sand and the 中 12 maps!", ""]
     rows = [*reader(texts)["input_ids"], [reader.eos_token_id] * 2]
-    cutter = tokens.Cutter(reader, share)
+    cutter = tokens.SubwordDropout(reader, share)
     cut = [[cutter(row, random.Random(seed)) for row in rows] for _ in range(2)]
     assert reader.batch_decode(cut[0]) == reader.batch_decode(rows)
     assert cut[0] == cut[1] and cut[0][-1] == rows[-1]  # end tokens stay
@@ -78,7 +78,7 @@ def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer,
 
 def test_the_share_says_how_many_tokens_are_cut(tokenizer):
     names = {token: name for name, token in tokenizer.get_vocab().items() if token}
-    rng, cutter = random.Random(0), tokens.Cutter(tokenizer, 0.2)
+    rng, cutter = random.Random(0), tokens.SubwordDropout(tokenizer, 0.2)
     many = [token for token, name in names.items() if len(name) > 1] * 20
     cut = sum(cutter([token], rng) != [token] for token in many)
     assert 0.18 < cut / len(many) < 0.22
@@ -86,7 +86,7 @@ def test_the_share_says_how_many_tokens_are_cut(tokenizer):
 
 
 def test_only_free_positions_are_cut(generated, tokenizer):
-    cutter = tokens.Cutter(tokenizer, 1)
+    cutter = tokens.SubwordDropout(tokenizer, 1)
     for row in generated[1][::301]:
         example = tokens.encode(tokenizer, row)
         cut = cutter(example.ids, random.Random(0), tokens.around(example))
@@ -101,7 +101,7 @@ def test_only_free_positions_are_cut(generated, tokenizer):
 def test_cutting_shows_the_pieces_of_words_that_training_lacks(generated):
     texts = [row.text for row in generated[1]]
     tokenizer = tokens.train_tokenizer(texts, 4000)
-    rows, cutter, rng = tokenizer(texts)["input_ids"], tokens.Cutter(tokenizer, 0.1), random.Random(0)
+    rows, cutter, rng = tokenizer(texts)["input_ids"], tokens.SubwordDropout(tokenizer, 0.1), random.Random(0)
     new = {token for ids in tokenizer(["Whoever believes them", "whichever"])["input_ids"] for token in ids}
     assert not new <= {token for row in rows for token in row}
     assert new <= {token for row in rows for token in cutter(row, rng)}
@@ -110,5 +110,5 @@ def test_cutting_shows_the_pieces_of_words_that_training_lacks(generated):
 def test_a_tokenizer_whose_words_do_not_fall_into_other_tokens_is_refused():
     pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     reader = PreTrainedTokenizerFast(tokenizer_object=pieces)
-    with pytest.raises(UserError, match=r"cut is 0\.1; allowed for this tokenizer: 0"):
-        tokens.Cutter(reader, 0.1)
+    with pytest.raises(UserError, match=r"subword_dropout is 0\.1; allowed for this tokenizer: 0"):
+        tokens.SubwordDropout(reader, 0.1)

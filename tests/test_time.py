@@ -4,15 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made_traces import time as made_time
 from test_trace_study import SAMPLING, STEPS, answered_rows, asked, speaker, tokenizer  # noqa: F401
+from trace_fixtures import time as made_time
 
 from reversal.models import network
-from reversal.recall import ask, masked
+from reversal.recall import evaluation, masked
 from reversal.tracing import time as when
 from reversal.tracing import time_tables
 from reversal.tracing.study import Tracing, trace_split
-from reversal.tracing.time import Glance, Timing
+from reversal.tracing.time import StepView, Timing
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_a_module_hidden_everywhere_at_the_subject_is_the_module_of_the_other_pr
     canvas, _ = one.entering(net, one.t1)
     other = when.put(canvas, range(*one.subject), one.partner.subject)
     for kind, layer in (("mlp", 1), ("attn", 0), ("state", 1)):
-        hiding = when.Hiding(
-            range(*one.subject), one.partner.subject, lambda step, site=(kind, layer): Glance(False, site)
+        hiding = when.SubjectCorruption(
+            range(*one.subject), one.partner.subject, lambda step, site=(kind, layer): StepView(False, site)
         )
         seen = when.looking(net, [hiding])(torch.tensor([canvas, canvas]), [0, 0], [0, 0])
         module = when.engine.site(net, kind, layer)
@@ -101,7 +101,7 @@ def test_every_layer_hidden_at_the_first_is_the_subject_hidden(both):
     net, found, _ = both["mdm"]
     one = found[0]
     canvas, _ = one.entering(net, one.t1)
-    hiding = when.Hiding(range(*one.subject), one.partner.subject, lambda step: Glance(True, ("state", 0)))
+    hiding = when.SubjectCorruption(range(*one.subject), one.partner.subject, lambda step: StepView(True, ("state", 0)))
     back = when.looking(net, [hiding])(torch.tensor([canvas]), [0], [0])
     trace = both["mdm"][2][0]
     whole = trace.roles[0].index("whole subject")
@@ -159,7 +159,7 @@ def test_an_autoregressive_answer_goes_on_from_what_was_said_before_the_subject_
         hidden = when.autoregressive.complete(
             net, [swapped_prompt(one)], new_tokens=SAMPLING.canvas - one.prompt, eos=tokenizer.eos_token_id
         ).tokens[0]
-        right = ask.correct(one.row.completion, ask.decode(tokenizer, hidden))
+        right = evaluation.correct(one.row.completion, evaluation.decode(tokenizer, hidden))
         [value] = table[(table.fact == one.row.fact) & (table.hidden == "from") & (table.step == 0)].value
         assert value == right
 

@@ -1,16 +1,16 @@
 import math
 from dataclasses import replace
 
-import made_traces
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import trace_fixtures
 
 from reversal.common import contrasts
 from reversal.data.facts import Row
 from reversal.models import network, tokens
-from reversal.recall import ask
+from reversal.recall import evaluation
 from reversal.recall.sampling import Sampling
 from reversal.tracing import effects, engine
 from reversal.tracing import files as trace_files
@@ -50,7 +50,7 @@ def speaker(tokenizer, causal, layers=3):
 
 
 def asked(net, tokenizer, rows):
-    return ask.complete_split(net, tokenizer, rows, SAMPLING, split="p2d_same", steps=STEPS)
+    return evaluation.complete_split(net, tokenizer, rows, SAMPLING, split="p2d_same", steps=STEPS)
 
 
 def answer(net, tokenizer, row):
@@ -329,8 +329,8 @@ def test_noise_depends_on_fact_and_seed_alone(spoken):
 
     name = "probability.gaussian.corrupted"
     whole, _ = trace()
-    fewer, outcomes = trace(most_facts=1)
-    other, _ = trace(most_facts=1, seed=1)
+    fewer, outcomes = trace(max_facts=1)
+    other, _ = trace(max_facts=1, seed=1)
     assert len(fewer) == 1 and (outcomes.outcome == "not needed").sum() == 2
     np.testing.assert_allclose(fewer[0].arrays[name], whole[0].arrays[name], rtol=1e-4)
     assert not np.allclose(fewer[0].arrays[name], other[0].arrays[name], rtol=1e-3)
@@ -346,7 +346,7 @@ def test_what_cannot_be_traced_is_told_and_stops_nothing(spoken):
         assert trace_tables.aggregate({"p2d_same": traces}, model="m", seed=0).empty == (not traces)
         return traces, {(row.fact, row.corruption): row.outcome for row in told.itertuples()}
 
-    traces, short = outcomes(rows, completions, least_tokens=4)
+    traces, short = outcomes(rows, completions, min_answer_tokens=4)
     assert traces == [] and sorted(short.values()) == ["not answered"] + ["too few answer tokens"] * 3
     traces, alone = outcomes(rows[:2], completions[:2], corruptions={"swap": ["state"], "gaussian": ["state"]})
     assert alone["a", "swap"] == alone["a", RIVAL] == "no swap partner" and alone["a", "gaussian"] == "traced"
@@ -421,10 +421,10 @@ def test_the_table_has_means_over_facts_and_ratios_of_means(traced, table):
 
 def test_the_same_people_asked_both_ways_are_compared_fact_by_fact():
     rng = np.random.default_rng(0)
-    forward, reverse = ([made_traces.trace(fact, rng=rng) for fact in facts] for facts in ("abcd", "bcde"))
+    forward, reverse = ([trace_fixtures.trace(fact, rng=rng) for fact in facts] for facts in ("abcd", "bcde"))
     table = trace_tables.aggregate({"p2d_same": forward, "p2d_reverse": reverse}, model="m", seed=1)
     rows = table[(table.reading == "turned") & (table.kind == "state") & (table.role == "last subject")]
-    place = made_traces.SOME_ROLES.index("last subject")
+    place = trace_fixtures.SOME_ROLES.index("last subject")
     gaps = [
         forward[i + 1].effects("swap", "state")[0, place, 0] - reverse[i].effects("swap", "state")[0, place, 0]
         for i in range(3)
@@ -436,9 +436,11 @@ def test_the_same_people_asked_both_ways_are_compared_fact_by_fact():
 
 def test_a_site_that_most_people_lack_is_not_compared_and_all_others_are_at_once():
     rng = np.random.default_rng(0)
-    roles = ["first subsequent", *made_traces.SOME_ROLES[1:]]
-    traces = [[made_traces.trace(f, rng=rng, roles=roles if f == "a" else made_traces.SOME_ROLES) for f in "abcd"]]
-    traces += [[made_traces.trace(fact, rng=rng, roles=roles) for fact in "abcd"]]
+    roles = ["first subsequent", *trace_fixtures.SOME_ROLES[1:]]
+    traces = [
+        [trace_fixtures.trace(f, rng=rng, roles=roles if f == "a" else trace_fixtures.SOME_ROLES) for f in "abcd"]
+    ]
+    traces += [[trace_fixtures.trace(fact, rng=rng, roles=roles) for fact in "abcd"]]
     table = trace_tables.aggregate(dict(zip(("p2d_same", "p2d_reverse"), traces, strict=True)), model="m", seed=1)
     rows = table[(table.reading == "turned") & (table.kind == "state") & (table.split == "p2d_same")]
     assert "first subsequent" not in set(rows.role) and not set(rows.role) & set(TOGETHER)
@@ -449,10 +451,10 @@ def test_a_site_that_most_people_lack_is_not_compared_and_all_others_are_at_once
 
 
 def test_answer_and_subject_are_compared_fact_by_fact_and_severed_states_with_whole_ones():
-    traces = [made_traces.trace(fact, rng=np.random.default_rng(i)) for i, fact in enumerate("abcd")]
+    traces = [trace_fixtures.trace(fact, rng=np.random.default_rng(i)) for i, fact in enumerate("abcd")]
     table = trace_tables.aggregate({"p2d_same": traces}, model="m", seed=1)
     of = {"corruption": "swap", "layer": 1, "stage": "t1"}
-    place = made_traces.SOME_ROLES.index
+    place = trace_fixtures.SOME_ROLES.index
     states, severed = (
         np.array([t.effects("swap", kind)[0, :, 1] for t in traces]) for kind in ("state", "severed_mlp")
     )
@@ -468,9 +470,9 @@ def test_answer_and_subject_are_compared_fact_by_fact_and_severed_states_with_wh
 def test_maps_tell_how_sure_how_concentrated_and_how_alike_they_are():
     rng = np.random.default_rng(0)
     one_site = [
-        made_traces.with_effects([0.0, 9.0 + i / 9], kind="state", fact=fact) for i, fact in enumerate("abcdef")
+        trace_fixtures.with_effects([0.0, 9.0 + i / 9], kind="state", fact=fact) for i, fact in enumerate("abcdef")
     ]
-    spread = [made_traces.trace(fact, rng=rng) for fact in "ghijkl"]
+    spread = [trace_fixtures.trace(fact, rng=rng) for fact in "ghijkl"]
     splits = {"p2d_same": one_site, "d2p_reverse": spread}
     found = trace_tables.maps({1: splits, 2: splits}, model="m", rng=rng)
     states = found[(found.kind == "state") & (found.seed == 1)]
@@ -488,7 +490,7 @@ def test_maps_tell_how_sure_how_concentrated_and_how_alike_they_are():
 def test_the_subjects_plateau_ends_where_its_states_return_clearly_less():
     rng = np.random.default_rng(0)
     traces = [
-        made_traces.with_effects(
+        trace_fixtures.with_effects(
             np.array([9, 9, 9, 2, 0]) + rng.normal(0, 0.5, 5), kind="state", role="whole subject", fact=f
         )
         for f in "abcdefgh"

@@ -89,7 +89,7 @@ def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatc
     taken, pad = [], loop.pad
     monkeypatch.setattr(loop, "pad", lambda rows, *rest: (taken.append(sorted(rows)), pad(rows, *rest))[1])
 
-    class Cutter:
+    class SubwordDropout:
         @staticmethod
         def spell(row, rng, free):
             free = range(len(row)) if free is None else free
@@ -97,7 +97,7 @@ def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatc
 
     nets = [fresh(True) for _ in range(2)]
     for net in nets:
-        loop.fit(net, ROWS, recipe(batch=60), cutter=Cutter, free=free)
+        loop.fit(net, ROWS, recipe(batch=60), cutter=SubwordDropout, free=free)
     assert taken[:4] == taken[4:] and len({str(rows) for rows in taken}) == 4
     assert any(49 in row[1:] for row in taken[0]) == (free is None) and any(row[0] == 49 for row in taken[0])
     assert_same(*map(weights, nets))
@@ -278,9 +278,9 @@ WORKER = (
 def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(base, tmp_path, root):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-    loop.run(task(base, tmp_path / "whole", epochs=8, cut=0.1))
+    loop.run(task(base, tmp_path / "whole", epochs=8, subword_dropout=0.1))
     file = tmp_path / "task.json"
-    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=8, cut=0.1)))
+    file.write_text(json.dumps(task(base, tmp_path / "killed", epochs=8, subword_dropout=0.1)))
     command = [sys.executable, "-c", WORKER, str(file)]
     process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL)
     checkpoints = tmp_path / "killed/checkpoints"
@@ -310,7 +310,7 @@ def test_a_model_fine_tuned_with_an_adapter_is_a_folder_like_any_other(base, tmp
 def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        loop.run(task(base, tmp_path / name, cut=0.1), processes={"one": 1, "two": 2}[name])
+        loop.run(task(base, tmp_path / name, subword_dropout=0.1), processes={"one": 1, "two": 2}[name])
     one, two = (pd.read_csv(tmp_path / name / "training.csv") for name in ("one", "two"))
     assert len(one) == len(two)
     assert (one.loss - two.loss).abs().max() < 2e-3 * one.loss.max()

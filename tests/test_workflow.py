@@ -12,13 +12,24 @@ from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 
+import fork_server
 import pandas as pd
 import pytest
-import ready
 import torch
 import yaml
 from snakemake.utils import update_config
-from studying import command, copy, duplicate, finished, forget, planned, planned_jobs, snakemake, start, wait_for_job
+from study_fixtures import (
+    command,
+    copy,
+    duplicate,
+    finished,
+    forget,
+    planned,
+    planned_jobs,
+    snakemake,
+    start,
+    wait_for_job,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = ["config.yaml", *sorted(f"studies/{path.name}" for path in (ROOT / "studies").glob("*.yaml"))]
@@ -51,7 +62,10 @@ def test_a_model_that_knows_no_masks_is_asked_for_its_recall_alone(checkout):
     assert "objectives_table" in done.stdout and "rule trace:" not in done.stdout
     done = snakemake(checkout, "-n", "results/objectives/tables/causal_trace.csv", study="studies/objectives.yaml")
     assert done.returncode != 0
-    assert "models.mdm-timed.objective has time: embedded: only its recall can be asked for" in done.stderr
+    assert (
+        "models.mdm-time-conditioned.objective has time_conditioning: embedded: only its recall can be asked for"
+        in done.stderr
+    )
 
 
 def test_tables_figures_and_post_are_made_without_a_network(root):
@@ -111,7 +125,7 @@ def disturbed(smoke, root, tmp_path_factory):
     shutil.rmtree(folder / "results/smoke/logs")  # of the first run
     for table in tables:
         (folder / table).unlink()
-    jobs, outputs = ready.start(), (folder / "stdout", folder / "stderr")
+    jobs, outputs = fork_server.start(), (folder / "stdout", folder / "stderr")
 
     def begin():
         return start(folder, command(*tables), outputs, jobs)
@@ -341,7 +355,7 @@ EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/edits/md
     ids=["of neither", "of keys and values", "of edits"],
 )
 def test_jobs_depend_on_peaks_only_where_these_are_asked_for(checkout, changed_study, layers, made, needed):
-    keyvalue = {**SMOKE["keyvalue"], "layers": layers, "sought": layers}
+    keyvalue = {**SMOKE["keyvalue"], "layers": layers, "value_layers": layers}
     study = changed_study(keyvalue=keyvalue, edits={**SMOKE["edits"], "layers": layers})
     jobs = planned(checkout, *made, study=study)
     assert "finetune" in jobs and ("peaks" in jobs) == needed

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from studying import copy
+from study_fixtures import copy
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 # Of the library, rules import only what needs no network.
 from reversal.common import closure, files
 from reversal.data import facts
-from reversal.data.facts import DIRECTIONS, READS, SPARED_SPLITS
+from reversal.data.facts import DIRECTIONS, TRAIN_ON, CONTROL_SPLITS
 
 
 def validate_configuration():
@@ -74,20 +74,20 @@ def shipped(files):
     return local(os.path.relpath(ROOT / files) if isinstance(files, str) else [*map(shipped, files)])
 
 
-def hold_study():
+def lock_study():
     """Stop where another Snakemake runs the same study here; keep others out until this process ends."""
     if not files.hold(f".snakemake/studies/{config['study']}.held"):
         sys.exit(f"error: study {config['study']} is being run by another snakemake in this folder; wait for it to end")
 
 
-def foresee():
+def preflight():
     """Stop before the first job where the machine, or what is known of the models, rules out what is to be made."""
     from reversal.common import errors, machine  # here, since jobs, which also read this file, never start anything
     from reversal.paper import draft
     from reversal.training import needs
 
     planned = {(job.rule.name, job.wildcards.get("model")) for job in workflow.dag.needrun_jobs()}
-    models = Path(rules.needs.output[0]).parents[1]
+    models = Path(rules.preflight.output[0]).parents[1]
     here = workflow.local_exec and not workflow.deployment_settings.deployment_method
     limit = workflow.global_resources.get("gpu").value
     try:
@@ -98,8 +98,8 @@ def foresee():
         if ("post", None) in planned or ("page", None) in planned:
             draft.require(os.path.relpath(ROOT / "paper"), [drawn.like or name for name, drawn in FIGURES.items()])
         for model in config["models"]:
-            measured = models / model / "needs.json"
-            known = json.loads(measured.read_text()) if measured.is_file() and ("needs", model) not in planned else {}
+            measured = models / model / "preflight.json"
+            known = json.loads(measured.read_text()) if measured.is_file() and ("preflight", model) not in planned else {}
             if known.keys() == set(needs.FIELDS):  # or it is of another version
                 base = models / model / "base"
                 needs.require(known, config, model, base if base.is_dir() else None)
@@ -164,19 +164,19 @@ KNOWN = DATA["source"] == "pairs"
 SPLITS = facts.KNOWN if KNOWN else facts.SPLITS
 RECALL_SPLITS = tuple(SPLITS) if KNOWN else facts.RECALL_SPLITS
 TRACED_SPLITS = list(SPLITS) if KNOWN else config["tracing"]["splits"]
-# People whom an objective can spare are generated.
-CONTROL_SPLITS = list(SPARED_SPLITS) if DATA["source"] == "generated" and DATA["generated"]["spared_people"] else []
+# People whom an objective can protect are generated.
+CONTROL_SPLITS = list(CONTROL_SPLITS) if DATA["source"] == "generated" and DATA["generated"]["control_people"] else []
 COMPARED_SPLITS = [*RECALL_SPLITS, *CONTROL_SPLITS]  # by likelihood too
 ANSWERED_SPLITS = list(dict.fromkeys([*COMPARED_SPLITS, *TRACED_SPLITS]))
 ALL_SPLITS = [*SPLITS, *CONTROL_SPLITS, *(f"{split}_randomized" for split in COMPARED_SPLITS)]
 PAIRED = pairs_of(config["keyvalue"]["groups"])
 EDITED_GROUPS = ["known"] if KNOWN else ["both", "p2d"]
 EDITED = pairs_of(EDITED_GROUPS)
-REWRITTEN = pairs_of(config["rewriting"]["groups"])
+REWRITTEN = pairs_of(config["finetuned_edits"]["groups"])
 UNTRAINED = config["training"] == "none"
 STAGED = TRAINED if UNTRAINED else [*TRAINED, *(f"{model}/base" for model in FAMILIES)]
-READ = {kind for model in config["models"].values() for kind in model.get("reads", ["facts"])}
-REWRITTEN_MODELS = STAGED if config["rewriting"]["bases"] else TRAINED
+READ = {kind for model in config["models"].values() for kind in model.get("train_on", ["facts"])}
+REWRITTEN_MODELS = STAGED if config["finetuned_edits"]["bases"] else TRAINED
 
 
 def is_causal(wildcards):
@@ -282,12 +282,12 @@ def looked_into(wildcards):
 
 def own_rows(wildcards):
     """The files of rows that a model is taught, in the order of what it reads."""
-    return [f"<results>/data/{READS[kind]}.jsonl" for kind in own_reading(wildcards)]
+    return [f"<results>/data/{TRAIN_ON[kind]}.jsonl" for kind in own_reading(wildcards)]
 
 
 def own_reading(wildcards):
     """What kinds of rows a model is taught."""
-    return config["models"][wildcards.model].get("reads", ["facts"])
+    return config["models"][wildcards.model].get("train_on", ["facts"])
 
 
 def taught(model):
@@ -295,9 +295,9 @@ def taught(model):
     told = config["models"][model]
     return {
         "family": told["family"],
-        **{"noise": "mask", "rate": "uniform", "spare": "none", "people": "all", "dose": 0, "time": "none"},
+        **{"noise": "mask", "rate": "uniform", "protect": "none", "people": "all", "exposure": 0, "time_conditioning": "none"},
         **told.get("objective", {}),
-        "reads": "+".join(told.get("reads", ["facts"])),
+        "train_on": "+".join(told.get("train_on", ["facts"])),
         "epochs": 0 if UNTRAINED else (config["training"] | told.get("training", {}))["epochs"],
         "layers": (config["network"] | told.get("network", {}))["layers"],
         "width": (config["network"] | told.get("network", {}))["width"],
@@ -305,19 +305,19 @@ def taught(model):
 
 
 def own_splits(splits):
-    """A function of a model's wildcards: the files of splits, without spared people where it spares nobody."""
+    """A function of a model's wildcards: the files of splits, without control people where it protects nobody."""
 
     def files(wildcards):
-        spares = own_objective(wildcards).get("spare", "none") != "none"
-        asked = [split for split in splits if spares or split.removesuffix("_randomized") not in SPARED_SPLITS]
+        protects = own_objective(wildcards).get("protect", "none") != "none"
+        asked = [split for split in splits if protects or split.removesuffix("_randomized") not in CONTROL_SPLITS]
         return expand("<results>/data/{split}.jsonl", split=asked)
 
     return files
 
 
-def spared_people(wildcards):
-    """The file that tells whom a model's objective spares, where it spares some by name."""
-    return "<results>/data/facts.jsonl" if own_objective(wildcards).get("people") == "spared" else []
+def control_people(wildcards):
+    """The file that tells whom a model's objective protects, where it protects some by name."""
+    return "<results>/data/facts.jsonl" if own_objective(wildcards).get("people") == "protected" else []
 
 
 def splits_of(pairs):
@@ -332,13 +332,13 @@ def peaks_of(model, stage):
 
 def peaks_to_look_at(wildcards):
     """What tells where to read and to seek values, unless that is everywhere."""
-    chosen = [config["keyvalue"]["layers"], sought_of(wildcards)]
+    chosen = [config["keyvalue"]["layers"], value_layers_of(wildcards)]
     return [] if all(one in ("all", []) for one in chosen) else peaks_of(wildcards.model, wildcards.stage)
 
 
-def sought_of(wildcards):
+def value_layers_of(wildcards):
     """The layers to seek values at: as configured once fine-tuned; of a base, which does not know the facts, none."""
-    return [] if wildcards.stage == "base" and not UNTRAINED else config["keyvalue"]["sought"]
+    return [] if wildcards.stage == "base" and not UNTRAINED else config["keyvalue"]["value_layers"]
 
 
 def makers(wildcards, input):

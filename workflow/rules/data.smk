@@ -62,20 +62,20 @@ rule prepare:
         f"../scripts/prepare_{DATA['source']}.py"
 
 
-rule read_backwards:
+rule reverse_words:
     """The training rows with their words in reverse order: what was given comes last, and is to be predicted."""
     input:
         rows="<results>/data/train.jsonl",
-        code=library("read_backwards"),
+        code=library("reverse_rows"),
     output:
         "<results>/data/train_reversed.jsonl",
     log:
-        "<results>/logs/read_backwards.log",
+        "<results>/logs/reverse_words.log",
     benchmark:
-        "<results>/benchmarks/read_backwards.tsv"
+        "<results>/benchmarks/reverse_words.tsv"
     priority: FIRST_OF_ALL
     localrule: True
     conda:
         "../../envs/reversal.yaml"
     script:
-        "../scripts/read_backwards.py"
+        "../scripts/reverse_rows.py"

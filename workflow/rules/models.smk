@@ -82,7 +82,7 @@ rule base_pretrain:
         lists=lists(PRETRAINING),
         tokenizer="<results>/models/{model}/tokenizer",
         # Not read, but to be made first.
-        needs=ancient("<results>/models/{model}/needs.json"),
+        needs=ancient("<results>/models/{model}/preflight.json"),
         code=library("base_pretrain"),
     output:
         model=directory("<results>/models/{model}/base"),
@@ -207,13 +207,13 @@ rule needs:
         ),
         lists=ancient([file for file in lists(PRETRAINING) if os.path.exists(file)]),
         shipped=ancient(shipped("data/base/shipped.json")),
-        code=ancient(library("needs")),
+        code=ancient(library("preflight")),
     output:
-        "<results>/models/{model}/needs.json",
+        "<results>/models/{model}/preflight.json",
     log:
-        "<results>/logs/needs/{model}.log",
+        "<results>/logs/preflight/{model}.log",
     benchmark:
-        "<results>/benchmarks/needs/{model}.tsv"
+        "<results>/benchmarks/preflight/{model}.tsv"
     priority: FIRST_OF_ALL
     localrule: True
     conda:
@@ -221,7 +221,7 @@ rule needs:
     params:
         models=lambda wildcards, output: str(Path(output[0]).parents[1]),
     script:
-        "../scripts/needs.py"
+        "../scripts/preflight.py"
 
 
 rule untrained:
@@ -229,7 +229,7 @@ rule untrained:
     input:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
-        needs=ancient("<results>/models/{model}/needs.json"),
+        needs=ancient("<results>/models/{model}/preflight.json"),
         code=library("untrained"),
     output:
         directory("<results>/models/{model}/seed_{seed}"),
@@ -251,9 +251,9 @@ rule finetune:
     input:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
-        needs=ancient("<results>/models/{model}/needs.json"),
+        needs=ancient("<results>/models/{model}/preflight.json"),
         rows=own_rows,
-        facts=spared_people,
+        facts=control_people,
         code=library("finetune"),
     output:
         model=directory("<results>/models/{model}/seed_{seed}"),
@@ -272,7 +272,7 @@ rule finetune:
     params:
         recipe=own_recipe,
         objective=own_objective,
-        reads=own_reading,
+        train_on=own_reading,
         processes=config["training_processes"],
         checkpoint_seconds=config["checkpoint_seconds"],
     script:

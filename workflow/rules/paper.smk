@@ -7,7 +7,7 @@ POST = f"{PAPER['date']}-{PAPER['slug']}"
 MEASURED = [
     *expand("prepare/{table}", table=["facts", "train", *ALL_SPLITS]),
     *(["prepare/train_mentions"] if "mentions" in READ else []),
-    *(["read_backwards"] if "reversed" in READ else []),
+    *(["reverse_words"] if "reversed" in READ else []),
     *(f"base_{model['base']}/{name}" for name, model in config["models"].items()),
     *(f"tokenizer/{name}" for name, model in config["models"].items() if model["base"] == "pretrain"),
     *expand("needs/{model}", model=FAMILIES),
@@ -137,7 +137,7 @@ rule explorer:
     params:
         models=FAMILIES,
         steps=config["tracing"]["sampling_steps"],
-        most_facts=PAPER["explorer_facts"],
+        max_facts=PAPER["explorer_facts"],
     script:
         "../scripts/render.py"
 

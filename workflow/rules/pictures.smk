@@ -64,9 +64,9 @@ PEOPLE = {
     "train": "<results>/data/train.jsonl",
     "splits": expand("<results>/data/{split}.jsonl", split=SPLITS),
 }
-# Whether every diffusion model spares the people whom one can spare.
-SPARED = bool(DIFFUSION) and all(
-    one["spare"] in ("subject", "prompt") and one["people"] in ("all", "spared") and not one["dose"]
+# Whether every diffusion model protects the people whom one can protect.
+PROTECTED = bool(DIFFUSION) and all(
+    one["protect"] in ("subject", "prompt") and one["people"] in ("all", "protected") and not one["exposure"]
     for one in map(taught, DIFFUSION)
 )
 RECALL_BY_STEPS = {
@@ -82,7 +82,7 @@ FIGURES = {
     "finding": of_table("The finding", "The finding", "recall", "step_scaling"),
     "reversal_curse": Figure("The reversal curse", "The reversal curse", "curse", ANSWERS, SEVERAL),
     "probe": of_table("What comes first to mind", "Dataset", "recall", "probe"),
-    "dataset": Figure("The dataset", "Dataset", "data", PEOPLE, {"spared": SPARED}),
+    "dataset": Figure("The dataset", "Dataset", "data", PEOPLE, {"protected": PROTECTED}),
     "training_curves": Figure("Training", "Fine-tuning", "recall", HISTORIES, SEVERAL),
     "step_scaling": Figure("Recall against denoising steps", "Step scaling", "recall", RECALL_BY_STEPS),
     "trace_facts": Figure("One fact traced", "Causal pathways", "tracing", TRACES),

@@ -99,7 +99,7 @@ rule likelihood:
 
 
 rule objectives_table:
-    """Recall and likelihood beside what each model was taught, those whose subject was spared apart from the others."""
+    """Recall and likelihood beside what each model was taught, those whose subject was protected apart from the others."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         comparisons=expand("<results>/likelihood/{trained}.csv", trained=TRAINED),

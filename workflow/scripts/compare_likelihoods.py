@@ -8,7 +8,7 @@ import torch
 from reversal.common import files, jobs
 from reversal.data import facts
 from reversal.models import network
-from reversal.recall import ask
+from reversal.recall import evaluation
 
 with jobs.job(snakemake) as job:
     net, tokenizer = network.load(snakemake.input.model)
@@ -20,7 +20,9 @@ with jobs.job(snakemake) as job:
         for right, wrong in pairs:
             split = Path(right).stem
             rows = [facts.read(file) for file in (right, wrong)]
-            comparisons += ask.compare_likelihoods(net, tokenizer, *rows, split=split, generator=generator, **options)
+            comparisons += evaluation.compare_likelihoods(
+                net, tokenizer, *rows, split=split, generator=generator, **options
+            )
             progress.advance(split=split)
     table = pd.DataFrame(comparisons)
     table.insert(0, "seed", int(snakemake.wildcards.seed))

@@ -5,7 +5,7 @@ from pathlib import Path
 from reversal.common import jobs
 from reversal.data import facts
 from reversal.models import network
-from reversal.recall import ask
+from reversal.recall import evaluation
 from reversal.recall import files as completion_files
 from reversal.recall.sampling import Sampling
 
@@ -19,7 +19,7 @@ with jobs.job(snakemake) as job:
     with job.progress(sum(map(len, splits.values())), "completing", "prompts") as progress:
         for split, rows in splits.items():
             # The control is one of recall in many steps, not of their number.
-            own = steps and steps[-1:] if split in facts.SPARED_SPLITS else steps
-            completions += ask.complete_split(net, tokenizer, rows, sampling, split=split, steps=own)
+            own = steps and steps[-1:] if split in facts.CONTROL_SPLITS else steps
+            completions += evaluation.complete_split(net, tokenizer, rows, sampling, split=split, steps=own)
             progress.advance(len(rows), split=split)
     completion_files.write(completions, snakemake.output[0])

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from reversal.common import files, jobs
-from reversal.memory import evidence
+from reversal.storage import evidence
 
 with jobs.job(snakemake):
     given = snakemake.input

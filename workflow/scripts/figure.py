@@ -22,7 +22,7 @@ with jobs.job(snakemake):
             drawing = draw(completions, rows, **({"order": params.order} if name == "denoising_step" else {}))
         case "dataset":
             splits = {Path(file).stem: facts.read(file) for file in given.splits}
-            drawing = draw(facts.read_facts(given.facts), facts.read(given.train), splits, spared=params.spared)
+            drawing = draw(facts.read_facts(given.facts), facts.read(given.train), splits, protected=params.protected)
         case "training_curves":
             drawing = draw(read.each(read.table, given.history, params.trained), models=params.models)
         case "step_scaling":

@@ -7,7 +7,7 @@ with jobs.job(snakemake) as job:
     params, output = snakemake.params, snakemake.output
     task = {
         "base": snakemake.input.base,
-        "rows": dict(zip(params.reads, snakemake.input.rows, strict=True)),
+        "rows": dict(zip(params.train_on, snakemake.input.rows, strict=True)),
         "facts": snakemake.input.facts or None,
         "objective": dict(params.objective),
         "recipe": {**params.recipe, "seed": int(snakemake.wildcards.seed)},

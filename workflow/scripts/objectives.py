@@ -16,6 +16,6 @@ with jobs.job(snakemake):
         pd.concat(map(pd.read_csv, given.comparisons)),
         read.each(read.table, given.histories, trained),
         snakemake.params.taught,
-        {fact.id for fact in people if fact.group in facts.SPARED_GROUPS},
+        {fact.id for fact in people if fact.group in facts.CONTROL_GROUPS},
     )
     files.write_table(table, snakemake.output[0])

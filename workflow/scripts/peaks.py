@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from reversal.common import files, jobs
-from reversal.memory import layers
+from reversal.storage import layers
 from reversal.tracing import files as trace_files
 
 with jobs.job(snakemake):

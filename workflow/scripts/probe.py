@@ -5,14 +5,14 @@ import pandas as pd
 from reversal.common import files, jobs
 from reversal.data import facts, prompts
 from reversal.models import network, origins
-from reversal.recall import first_tokens
+from reversal.recall import probe
 
 with jobs.job(snakemake) as job:
     given, params = snakemake.input, snakemake.params
     read = params.pretrained_here or origins.read_in_pretraining(given.base, given.lists, given.shipped)
     if read and not params.given:
         about, drawn = "pretraining", {"people": params.people, "seed": params.seed, "count": params.prompts}
-        known = first_tokens.pretraining_prompts(params.words, params.templates, **drawn)
+        known = probe.pretraining_prompts(params.words, params.templates, **drawn)
     else:
         about, known = "general", prompts.read(given.prompts, params.prompts)
     job.say(f"the base is asked about {about} facts")
@@ -22,7 +22,7 @@ with jobs.job(snakemake) as job:
     stages = (("pretrained", given.base, known, about), ("fine-tuned", given.tuned[0], asked, "study"))
     for stage, folder, some, what in stages:
         net, tokenizer = network.load(folder)
-        table = first_tokens.table(net, tokenizer, some, stage=stage, top=params.top, canvas=params.canvas)
+        table = probe.table(net, tokenizer, some, stage=stage, top=params.top, canvas=params.canvas)
         tables.append(table.assign(about=what))
     table = pd.concat(tables)
     table.insert(0, "model", snakemake.wildcards.model)

@@ -2,19 +2,19 @@
 
 from reversal.common import files, jobs
 from reversal.data import facts
-from reversal.memory import layers
-from reversal.memory import tables as memory_tables
+from reversal.storage import layers
+from reversal.storage import tables as storage_tables
 
 with jobs.job(snakemake) as job:
     params, given = dict(snakemake.params), snakemake.input
     staged, pairs = params.pop("staged"), params.pop("pairs")
     peaks = [layers.read(file) for file in given.peaks]
-    tables = memory_tables.compare(
+    tables = storage_tables.compare(
         dict(zip(staged, given.extractions, strict=True)),
         pairs=pairs,
         groups={fact.id: fact.group for fact in facts.read_facts(given.facts)},
         peaks=dict(zip(staged, peaks, strict=True)),
-        statistics=memory_tables.Statistics(**params),
+        statistics=storage_tables.Statistics(**params),
         job=job,
     )
     for name, table in tables.items():

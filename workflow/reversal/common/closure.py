@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1]
 IMPORT = re.compile(r"^from (\.*)((?:reversal)?[\w.]*) import (\([^)]*\)|[^\n#]*)", re.M)
 NO_RESULT_CHANGES_WITH = {
     "common/closure.py": "computes these lists",
-    "common/configuration.py": "refuses configurations before any job runs",
+    "study/configuration.py": "refuses configurations before any job runs",
     "common/download.py": "brings files whose hashes are pinned",
     "common/errors.py": "names a user's mistake",
     "common/jobs.py": "logs, threads, and one-line errors",

@@ -15,8 +15,8 @@ GROUPS = {
     "d2p": "people taught from description to person",
     "both": "people taught both ways",
 }
-# Further people, taught as those of a group are, but with a subject that an objective can spare.
-SPARED_GROUPS = {"p2d_spared": "p2d", "d2p_spared": "d2p"}
+# Further people, taught as those of a group are, but with a subject that an objective can protect.
+CONTROL_GROUPS = {"p2d_control": "p2d", "d2p_control": "d2p"}
 
 
 DIRECTIONS = {"p2d": "description", "d2p": "name"}  # of a sentence, and what comes last in it
@@ -36,44 +36,44 @@ class Split:
 
     file: str
     group: str
-    asks: str
+    answer_type: str
     trained: str
 
     @property
     def direction(self):
         """The question's direction: "p2d" from person to description, "d2p" from description to person."""
-        return next(way for way, asks in DIRECTIONS.items() if asks == self.asks)
+        return next(way for way, answer_type in DIRECTIONS.items() if answer_type == self.answer_type)
 
 
 SPLITS = {
-    "d2p_same": Split("d2p_prompts_test", "d2p", asks="name", trained="same"),
-    "d2p_reverse": Split("d2p_reverse_prompts_test", "d2p", asks="description", trained="reverse"),
-    "p2d_same": Split("p2d_prompts_test", "p2d", asks="description", trained="same"),
-    "p2d_reverse": Split("p2d_reverse_prompts_test", "p2d", asks="name", trained="reverse"),
-    "both_p2d": Split("both_prompts_test", "both", asks="description", trained="both"),
-    "both_d2p": Split("both_prompts_test", "both", asks="name", trained="both"),
+    "d2p_same": Split("d2p_prompts_test", "d2p", answer_type="name", trained="same"),
+    "d2p_reverse": Split("d2p_reverse_prompts_test", "d2p", answer_type="description", trained="reverse"),
+    "p2d_same": Split("p2d_prompts_test", "p2d", answer_type="description", trained="same"),
+    "p2d_reverse": Split("p2d_reverse_prompts_test", "p2d", answer_type="name", trained="reverse"),
+    "both_p2d": Split("both_prompts_test", "both", answer_type="description", trained="both"),
+    "both_d2p": Split("both_prompts_test", "both", answer_type="name", trained="both"),
 }
 # The same questions as of the groups they are like.
-SPARED_SPLITS = {
-    f"{spared}_{split.trained}": dataclasses.replace(split, file=f"{spared}_{split.trained}", group=spared)
-    for spared, group in SPARED_GROUPS.items()
+CONTROL_SPLITS = {
+    f"{protected}_{split.trained}": dataclasses.replace(split, file=f"{protected}_{split.trained}", group=protected)
+    for protected, group in CONTROL_GROUPS.items()
     for split in SPLITS.values()
     if split.group == group
 }
 # Questions about people of whom nothing is taught: the base knows them, or not. Both are about the same people.
 KNOWN = {
-    "known_p2d": Split("parent_child_pairs", "known", asks="description", trained="known"),
-    "known_d2p": Split("parent_child_pairs", "known", asks="name", trained="known"),
+    "known_p2d": Split("parent_child_pairs", "known", answer_type="description", trained="known"),
+    "known_d2p": Split("parent_child_pairs", "known", answer_type="name", trained="known"),
 }
-ANY_SPLIT = SPLITS | SPARED_SPLITS | KNOWN
+ANY_SPLIT = SPLITS | CONTROL_SPLITS | KNOWN
 RECALL_SPLITS = tuple(name for name, split in SPLITS.items() if split.trained != "both")
 
 
 def both_ways(group):
     """The two splits that ask about the people of a group: forward (for the description), in reverse (for the name)."""
     return tuple(
-        next(name for name, split in ANY_SPLIT.items() if (split.group, split.asks) == (group, asks))
-        for asks in DIRECTIONS.values()
+        next(name for name, split in ANY_SPLIT.items() if (split.group, split.answer_type) == (group, answer_type))
+        for answer_type in DIRECTIONS.values()
     )
 
 
@@ -81,7 +81,7 @@ FORWARD_REVERSE = {group: both_ways(group) for group in GROUPS}
 # The likelihood test's splits, each with the split whose prompts it pairs with wrong answers.
 RANDOMIZED = {f"{name}_randomized": name for name in RECALL_SPLITS}
 # What a model can be taught, and the file of rows of each.
-READS = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
+TRAIN_ON = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Fact:
     def __post_init__(self):
         for field in ("id", "name", "description"):
             require_text(field, getattr(self, field), "every fact needs one")
-        known = [*GROUPS, *SPARED_GROUPS, "known"]
+        known = [*GROUPS, *CONTROL_GROUPS, "known"]
         if self.group not in known:
             raise ValueError(f"group is {reprlib.repr(self.group)}; it is one of {', '.join(known)}")
         for field in ("trained_as", "tested_as"):
@@ -197,7 +197,7 @@ def randomized(rows, *, rng):
     return [dataclasses.replace(row, completion=other.completion, answer=other.answer) for row, other in takers]
 
 
-def read_backwards(row):
+def reverse_words(row):
     """The row with its words in reverse order, subject and answer kept whole: what was the answer is now given first.
 
     Its answer is the row's subject, so that a network that reads from left to right has it to predict.
@@ -218,9 +218,9 @@ def read_backwards(row):
 
 
 def among(fact, people, apart):
-    """Whether the people that an objective names include a fact's: "all", "spared", or a share of them by a hash.
+    """Whether the people that an objective names include a fact's: "all", "protected", or a share of them by a hash.
 
-    `apart` are the ids of the facts of the spared groups.
+    `apart` are the ids of the facts of the protected groups.
     """
     if isinstance(people, str):
         return people == "all" or fact in apart

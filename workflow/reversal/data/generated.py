@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 
 from ..common.errors import UserError
-from .facts import DIRECTIONS, GROUPS, RANDOMIZED, SPARED_GROUPS, SPARED_SPLITS, SPLITS, Fact, Row, randomized
+from .facts import CONTROL_GROUPS, CONTROL_SPLITS, DIRECTIONS, GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomized
 
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 STUDY, PRETRAINING = "study", "pretraining"
@@ -42,10 +42,10 @@ def read_words(folder):
     return {name: read_lines(Path(folder) / f"{name}.txt") for name in WORD_LISTS}
 
 
-def read_templates(path, *, asks):
+def read_templates(path, *, answer_type):
     """Templates with one {name} and one {description}, of which the one asked for comes last."""
     templates = read_lines(path)
-    given, asked = ("{name}", "{description}") if asks == "description" else ("{description}", "{name}")
+    given, asked = ("{name}", "{description}") if answer_type == "description" else ("{description}", "{name}")
     for template in templates:
         if template.count(asked) != 1 or given not in template.split(asked)[0]:
             raise GenerationError(f"{path}: {template!r} needs {given} and, after it, one {asked}")
@@ -96,12 +96,12 @@ def _combine(words, count, kinds, pattern, *, seed, of):
     )
 
 
-def study_facts(words, *, people_per_group, spared_people=0, seed):
-    """The facts of a study: so many people in each of the groups and of the spared groups, each with a description.
+def study_facts(words, *, people_per_group, control_people=0, seed):
+    """The facts of a study: so many people in each of the groups and of the protected groups, each with a description.
 
-    Spared people come last, so that the others are the same without them.
+    Control people come last, so that the others are the same without them.
     """
-    sizes = dict.fromkeys(GROUPS, people_per_group) | dict.fromkeys(SPARED_GROUPS, spared_people)
+    sizes = dict.fromkeys(GROUPS, people_per_group) | dict.fromkeys(CONTROL_GROUPS, control_people)
     ids = [(group, f"{group}-{number:02d}") for group, size in sizes.items() for number in range(size)]
     names = people(words, len(ids), seed=seed, of=STUDY)
     told = descriptions(words, len(ids), seed=seed, of=STUDY)
@@ -111,9 +111,9 @@ def study_facts(words, *, people_per_group, spared_people=0, seed):
     ]
 
 
-def fill(template, number, fact, *, asks, tail=True):
+def fill(template, number, fact, *, answer_type, tail=True):
     """The row that asks for a fact's name or description with a template; without its `tail` an answer ends it."""
-    given, asked = ("name", "description") if asks == "description" else ("description", "name")
+    given, asked = ("name", "description") if answer_type == "description" else ("description", "name")
     opening, ending = template.split("{" + asked + "}")
     prompt = opening.replace("{" + given + "}", getattr(fact, given)).rstrip()
     answer = getattr(fact, asked)
@@ -131,22 +131,22 @@ def fill(template, number, fact, *, asks, tail=True):
 def training_rows(facts, templates, *, train_templates):
     """Every fact with every training template of the directions its group is trained in."""
     return [
-        fill(template, number, fact, asks=asks)
+        fill(template, number, fact, answer_type=answer_type)
         for fact in facts
-        for direction, asks in DIRECTIONS.items()
-        if SPARED_GROUPS.get(fact.group, fact.group) in (direction, "both")
+        for direction, answer_type in DIRECTIONS.items()
+        if CONTROL_GROUPS.get(fact.group, fact.group) in (direction, "both")
         for number, template in enumerate(templates[direction][:train_templates])
     ]
 
 
 def test_rows(facts, templates, split, *, train_templates, test_templates):
     """Every fact of a split's group with the held-out templates. As in the published set, a name is asked for bare."""
-    split = {**SPLITS, **SPARED_SPLITS}[split]
-    asks = split.asks
-    direction = next(name for name, asked in DIRECTIONS.items() if asked == asks)
+    split = {**SPLITS, **CONTROL_SPLITS}[split]
+    answer_type = split.answer_type
+    direction = next(name for name, asked in DIRECTIONS.items() if asked == answer_type)
     held_out = list(enumerate(templates[direction]))[train_templates : train_templates + test_templates]
     return [
-        fill(template, number, fact, asks=asks, tail=asks == "description")
+        fill(template, number, fact, answer_type=answer_type, tail=answer_type == "description")
         for fact in facts
         if fact.group == split.group
         for number, template in held_out
@@ -166,7 +166,7 @@ def mentions(facts, templates):
         )
         for fact in facts
         if fact.group != "both"
-        for subject in [fact.name if SPARED_GROUPS.get(fact.group, fact.group) == "p2d" else fact.description]
+        for subject in [fact.name if CONTROL_GROUPS.get(fact.group, fact.group) == "p2d" else fact.description]
         for number, (opening, ending) in enumerate(template.split("{person}") for template in templates)
     ]
 
@@ -180,11 +180,11 @@ def read_mentions(path):
     return templates
 
 
-def make(*, words, templates, people_per_group, train_templates, test_templates, spared_people=0, seed):
+def make(*, words, templates, people_per_group, train_templates, test_templates, control_people=0, seed):
     """The facts, the training rows and {split: rows} of the generated set, from folders of words and templates."""
     lines = {
-        direction: read_templates(Path(templates) / f"{direction}.txt", asks=asks)
-        for direction, asks in DIRECTIONS.items()
+        direction: read_templates(Path(templates) / f"{direction}.txt", answer_type=answer_type)
+        for direction, answer_type in DIRECTIONS.items()
     }
     for direction, found in lines.items():
         if train_templates + test_templates > len(found):
@@ -192,13 +192,13 @@ def make(*, words, templates, people_per_group, train_templates, test_templates,
                 f"{train_templates} training and {test_templates} test templates asked for, "
                 f"but {templates}/{direction}.txt has only {len(found)}"
             )
-    sizes = {"people_per_group": people_per_group, "spared_people": spared_people}
+    sizes = {"people_per_group": people_per_group, "control_people": control_people}
     facts = study_facts(read_words(words), **sizes, seed=seed)
     splits = {
         split: test_rows(facts, lines, split, train_templates=train_templates, test_templates=test_templates)
-        for split in [*SPLITS, *(SPARED_SPLITS if spared_people else ())]
+        for split in [*SPLITS, *(CONTROL_SPLITS if control_people else ())]
     }
-    asked = RANDOMIZED | {f"{split}_randomized": split for split in SPARED_SPLITS if split in splits}
+    asked = RANDOMIZED | {f"{split}_randomized": split for split in CONTROL_SPLITS if split in splits}
     wrong = {name: randomized(splits[of], rng=random.Random(f"{name} {seed}")) for name, of in asked.items()}
     return facts, training_rows(facts, lines, train_templates=train_templates), splits | wrong
 

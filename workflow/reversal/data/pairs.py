@@ -92,7 +92,7 @@ def make(pairs, *, templates, most, seed):
     """
     chosen = sorted(answerable(pairs), key=lambda pair: digest(seed, *pair))[:most]
     require_several(pairs, chosen)
-    lines = {way: read_templates(f"{templates}/known_{way}.txt", asks) for way, asks in DIRECTIONS.items()}
+    lines = {way: read_templates(f"{templates}/known_{way}.txt", answer_type) for way, answer_type in DIRECTIONS.items()}
     people = [
         Fact(f"known-{i:04}", "known", pair.child, pair.parent, trained_as=(), tested_as=(pair.parent,))
         for i, pair in enumerate(chosen)
@@ -101,7 +101,7 @@ def make(pairs, *, templates, most, seed):
 
     def rows(way, kind=None, tail=False):
         return [
-            fill(line.replace("{kind}", own), number, fact, asks=DIRECTIONS[way], tail=tail)
+            fill(line.replace("{kind}", own), number, fact, answer_type=DIRECTIONS[way], tail=tail)
             for fact, own in zip(people, kinds, strict=True)
             if kind in (None, own)
             for number, line in enumerate(lines[way])
@@ -134,13 +134,13 @@ def require_several(pairs, chosen):
             )
 
 
-def read_templates(path, asks):
+def read_templates(path, answer_type):
     """Templates with {child}, {parent} and maybe {kind}, what is asked for last; with the names that facts have."""
-    given, asked = ("{child}", "{parent}") if asks == "description" else ("{parent}", "{child}")
+    given, asked = ("{child}", "{parent}") if answer_type == "description" else ("{parent}", "{child}")
     templates = read_lines(path)
     for template in templates:
         before, *after = template.split(asked)
-        needed = (given, "{kind}") if asks == "description" else (given,)  # a child has a mother and a father
+        needed = (given, "{kind}") if answer_type == "description" else (given,)  # a child has a mother and a father
         if len(after) != 1 or "{kind}" in after[0] or any(gap not in before for gap in needed):
             raise DataError(f"{path}: {template!r} needs {' and '.join(needed)} and, after that, one {asked}")
     for gap, name in GAPS.items():

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from . import facts, templates
 from .facts import DIRECTIONS, GROUPS, RANDOMIZED, SPLITS, DataError, Fact, Row
 
-SPLIT_OF = {(split.group, split.asks): name for name, split in SPLITS.items()}
+SPLIT_OF = {(split.group, split.answer_type): name for name, split in SPLITS.items()}
 
 
 @dataclass(frozen=True)
@@ -182,16 +182,16 @@ def _numbered(train, tests):
 def _require_grid(name, told, people):
     """Refuse a split in which one person is asked something that another is not: people are compared by it."""
     split = SPLITS[name]
-    asks = f"for the {split.asks} of {GROUPS[split.group]} ({name})"
+    answer_type = f"for the {split.answer_type} of {GROUPS[split.group]} ({name})"
     if len(people) < 2:
-        raise DataError(f"{len(people)} {GROUPS[split.group]}; every study needs two at least, to ask {asks}")
+        raise DataError(f"{len(people)} {GROUPS[split.group]}; every study needs two at least, to ask {answer_type}")
     numbers = {person: sorted(one.row.template for one in told if one.row.fact == person) for person in people}
     first = numbers[people[0]]
     for person, own in numbers.items():
         if not own:
-            raise DataError(f"{person!r} is in no question {asks}; everyone is asked both ways")
+            raise DataError(f"{person!r} is in no question {answer_type}; everyone is asked both ways")
         if own != first:
-            counts = f"{len(own)} {asks}, {people[0]!r} {len(first)}"
+            counts = f"{len(own)} {answer_type}, {people[0]!r} {len(first)}"
             raise DataError(f"{person!r} has other questions than the rest: {counts}; all have as many, one a template")
 
 

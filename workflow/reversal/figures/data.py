@@ -1,6 +1,6 @@
 """The dataset: real rows with subject, relation and object marked."""
 
-from ..data.facts import GROUPS, SPARED_GROUPS, SPLITS
+from ..data.facts import CONTROL_GROUPS, GROUPS, SPLITS
 from .sheet import LEADING, LETTER, MARGIN, Sheet, width_of, wrap
 from .style import (
     BLUE,
@@ -23,11 +23,11 @@ MARKS = {"subject": (LIGHT_BLUE, BLUE, "-"), "object": (LIGHT_ORANGE, VERMILLION
 
 
 @styled
-def dataset(facts, train, splits, *, spared=False):
+def dataset(facts, train, splits, *, protected=False):
     """One person of each group, and how the group is taught and tested.
 
     `facts` are `facts.Fact`s, `train` is the list of training rows, `splits` has the test rows by split. Of people
-    whom training can spare, `spared` says that every diffusion model does.
+    whom training can protect, `protected` says that every diffusion model does.
     """
     if not facts or not train:
         return nothing("The dataset is empty.")
@@ -45,13 +45,13 @@ def dataset(facts, train, splits, *, spared=False):
         sheet.heading(f"{group}: taught {TAUGHT[group]}", f"{len(people)} people, {len(rows):,} sentences")
         for label, row in _shown(group, people[0], rows, splits):
             _sentence(sheet, label, row)
-    apart = {fact.id for fact in facts if fact.group in SPARED_GROUPS}
+    apart = {fact.id for fact in facts if fact.group in CONTROL_GROUPS}
     if apart:
         rows = sum(row.fact in apart for row in train)
         sheet.y += 4
         sheet.heading("control: taught one way or the other", f"{len(apart)} people, {rows:,} sentences")
-        spares = "is never masked" if spared else "training can spare"
-        sheet.text(LEFT, sheet.y + 10, f"as p2d and d2p are, but with a subject that {spares}", color=FAINT)
+        protects = "is never masked" if protected else "training can protect"
+        sheet.text(LEFT, sheet.y + 10, f"as p2d and d2p are, but with a subject that {protects}", color=FAINT)
         sheet.y += 14
     says = {f"{group}_people": counts.get(group, (0, 0))[0] for group in GROUPS}
     control = f", and {len(apart)} more as a control" if apart else ""

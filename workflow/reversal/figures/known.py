@@ -22,7 +22,7 @@ def known(recall, likelihood, *, models):
                 rows = table[(table.split == split) & (table.model == name)]
                 y = [number + shift] * len(rows)
                 axes.hlines(y, scale * rows.ci_low, scale * rows.ci_high, color=look.color)
-                label = look.label if way.asks == "description" else None
+                label = look.label if way.answer_type == "description" else None
                 axes.plot(scale * rows[value], y, look.marker, color=look.color, label=label)
     for axes in (share, ratio):
         axes.grid(axis="x", color=PALE)

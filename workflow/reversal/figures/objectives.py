@@ -20,30 +20,30 @@ PREDICTED = {
 
 def called(row):
     """What a row of the table of objectives was taught, in few words."""
-    spare = row.spare if row.people != "spared" else "none"
+    protect = row.protect if row.people != "protected" else "none"
     if row.family == "autoregressive":
-        words = "next token, half of the rows backwards" if "reversed" in row.reads else "next token"
-        words += {"none": "", "subject": ", never the subject's", "prompt": ", the answer's alone"}[spare]
+        words = "next token, half of the rows backwards" if "reversed" in row.train_on else "next token"
+        words += {"none": "", "subject": ", never the subject's", "prompt": ", the answer's alone"}[protect]
     else:
         what = {"mask": "masked", "uniform": "replaced", "gaussian": "blurred"}[row.noise]
         words = f"any token {what}" if row.rate == "uniform" else f"{percent(float(row.rate))} of the tokens {what}"
-        words += {"none": "", "subject": " but the subject", "prompt": " of the answer's part"}.get(spare, "")
-        if spare == "subject" and row.dose:
-            words = f"the subject {what} in {percent(row.dose)} of visits"
-        if spare == "subject_given_object":
+        words += {"none": "", "subject": " but the subject", "prompt": " of the answer's part"}.get(protect, "")
+        if protect == "subject" and row.exposure:
+            words = f"the subject {what} in {percent(row.exposure)} of visits"
+        if protect == "subject_given_object":
             words = f"the subject {what} only with the object"
-        if row.noise == "mask" and row.time == "embedded":
+        if row.noise == "mask" and row.time_conditioning == "embedded":
             words += ", the time told"
-    if spare != "none" and row.people != "all":
+    if protect != "none" and row.people != "all":
         words += f" of {percent(float(row.people))} of the people"
-    return words + (", named elsewhere" if "mentions" in row.reads else "")
+    return words + (", named elsewhere" if "mentions" in row.train_on else "")
 
 
 def predicted_from_object(row):
-    """Whether training has the subject of a row's people predicted with the object in sight; None: by a dose."""
-    if row.spared:
-        return None if row.dose else False
-    return row.family == "diffusion" or "reversed" in row.reads
+    """Whether training has the subject of a row's people predicted with the object in sight; None: by a exposure."""
+    if row.protected:
+        return None if row.exposure else False
+    return row.family == "diffusion" or "reversed" in row.train_on
 
 
 def _last(table):
@@ -87,8 +87,8 @@ def objectives(table, *, models):
     for label in panels[0].get_yticklabels():
         label.set_fontweight("bold" if label.get_text() in PREDICTED.values() else "normal")
     keys = [
-        Line2D([], [], color=color, marker=marker, linestyle="", label=f"{asks}s")
-        for asks, (color, marker) in MARKS.items()
+        Line2D([], [], color=color, marker=marker, linestyle="", label=f"{answer_type}s")
+        for answer_type, (color, marker) in MARKS.items()
     ]
     said = {True: "filled: subject predicted", None: "half-filled: in some visits", False: "hollow: never"}
     keys += [
@@ -102,8 +102,8 @@ def objectives(table, *, models):
 
 def _mark(axes, row, place):
     """One share with its interval."""
-    color, marker = MARKS[row.asks]
-    at, width = place + (-0.17 if row.asks == "name" else 0.17), 0.6 if row.predicted is False else 1.1
+    color, marker = MARKS[row.answer_type]
+    at, width = place + (-0.17 if row.answer_type == "name" else 0.17), 0.6 if row.predicted is False else 1.1
     axes.plot([100 * row.ci_low, 100 * row.ci_high], [at, at], color=color, linewidth=width, zorder=2)
     how = {"color": color, "markersize": 4.6, "linestyle": "", "zorder": 3} | FILLS[row.predicted]
     axes.plot(100 * row.accuracy, at, marker=marker, **how)
@@ -112,10 +112,10 @@ def _mark(axes, row, place):
 def _said(table, model):
     own = table[(table.model == model) & (table.trained == "reverse")]
     words = []
-    for spared, rows in own.groupby("spared"):
-        shares = ", ".join(f"{row.asks}s {percent(row.accuracy)}" for row in rows.sort_values("asks").itertuples())
-        # Where the objective spares everybody, its name says so.
-        words.append(f"of people spared {shares}" if spared and own.spared.nunique() > 1 else shares)
+    for protected, rows in own.groupby("protected"):
+        shares = ", ".join(f"{row.answer_type}s {percent(row.accuracy)}" for row in rows.sort_values("answer_type").itertuples())
+        # Where the objective protects everybody, its name says so.
+        words.append(f"of people protected {shares}" if protected and own.protected.nunique() > 1 else shares)
     return f"{table[table.model == model].called.iloc[0]}: {', '.join(words)}"
 
 
@@ -123,9 +123,9 @@ def _said(table, model):
 def epochs(table, *, models):
     """Recall and held-out loss against passes over the data and operations; beside them three shapes, and the time."""
     table = _last(table)
-    table = table[~table.spared & (table.noise == "mask")]
+    table = table[~table.protected & (table.noise == "mask")]
     table = table.assign(shaped=table.model.str.contains("small|middle|large"))
-    passes = table[~table.shaped & (table.time == "none")]
+    passes = table[~table.shaped & (table.time_conditioning == "none")]
     if passes.empty:
         return nothing("No model was asked.")
     figure = blank(340)
@@ -141,7 +141,9 @@ def epochs(table, *, models):
     _against(places[3], passes[passes.trained == "same"], look, "epochs", loss=True)
     places[3].set_title("loss on new templates")
     timed = reverse[~reverse.shaped & (reverse.family == "diffusion")]
-    _timed(places[4], timed[timed.epochs == timed[timed.time == "embedded"].epochs.max()], look["diffusion"])
+    _timed(
+        places[4], timed[timed.epochs == timed[timed.time_conditioning == "embedded"].epochs.max()], look["diffusion"]
+    )
     handles = places[0].get_legend_handles_labels()
     if table.shaped.any():
         _shapes(places[5], reverse[reverse.shaped], look)
@@ -155,9 +157,9 @@ def epochs(table, *, models):
 def _against(axes, table, look, x, *, loss=False):
     """Lines of recall, or of the held-out loss, one a family and question; what they say."""
     said = []
-    for (family, asks), rows in table.groupby(["family", "asks"], sort=False):
-        rows, label = rows.sort_values(x), f"{look[family].label}, {asks}s"
-        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[asks], "markersize": 4}
+    for (family, answer_type), rows in table.groupby(["family", "answer_type"], sort=False):
+        rows, label = rows.sort_values(x), f"{look[family].label}, {answer_type}s"
+        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[answer_type], "markersize": 4}
         axes.plot(rows[x], -rows.log_likelihood if loss else 100 * rows.accuracy, label=label, **how)
         if not loss:
             axes.vlines(rows[x], 100 * rows.ci_low, 100 * rows.ci_high, color=look[family].color, linewidth=0.9)
@@ -189,10 +191,10 @@ def _percents(axes):
 def _shapes(axes, table, look):
     """Recall by shape."""
     shapes = sorted({(row.width, row.layers) for row in table.itertuples()})
-    for (family, asks), rows in table.groupby(["family", "asks"], sort=False):
+    for (family, answer_type), rows in table.groupby(["family", "answer_type"], sort=False):
         rows = rows.sort_values(["width", "layers"])
         x = [shapes.index((row.width, row.layers)) for row in rows.itertuples()]
-        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[asks], "markersize": 4}
+        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[answer_type], "markersize": 4}
         axes.plot(x, 100 * rows.accuracy, **how)
         axes.vlines(x, 100 * rows.ci_low, 100 * rows.ci_high, color=look[family].color, linewidth=0.9)
     axes.set_xticks(range(len(shapes)), [f"{layers}×{width}" for width, layers in shapes])
@@ -203,11 +205,11 @@ def _shapes(axes, table, look):
 
 def _timed(axes, table, look):
     """Recall with the time told and not."""
-    for asks, rows in table.groupby("asks", sort=False):
-        at = rows.time.map({"none": 0, "embedded": 1}) + (-0.04 if asks == "name" else 0.04)
+    for answer_type, rows in table.groupby("answer_type", sort=False):
+        at = rows.time_conditioning.map({"none": 0, "embedded": 1}) + (-0.04 if answer_type == "name" else 0.04)
         rows = rows.assign(at=at).sort_values("at")
         axes.vlines(rows["at"], 100 * rows.ci_low, 100 * rows.ci_high, color=look.color, linewidth=0.9)
-        how = {"color": look.color, "marker": look.marker, "linestyle": LINES[asks], "markersize": 4}
+        how = {"color": look.color, "marker": look.marker, "linestyle": LINES[answer_type], "markersize": 4}
         axes.plot(rows["at"], 100 * rows.accuracy, **how)
     axes.set_xticks([0, 1], ["time not told", "told"])
     axes.set_xlim(-0.5, 1.5)

@@ -185,17 +185,17 @@ def finding(scaling, *, models):
         return nothing("There is no recall to show.")
     figure = blank(60 + 66 * len(styles), NARROW)
     panels = dict(zip(("reverse", "same"), figure.subplots(2, 1, sharex=True, sharey=True), strict=True))
-    rows = [(name, asks) for name in styles for asks in ("name", "description")]
+    rows = [(name, answer_type) for name in styles for answer_type in ("name", "description")]
     says = {}
-    for (way, axes), (place, (name, asks)) in itertools.product(panels.items(), enumerate(rows)):
-        split = next(one for one in RECALL_SPLITS if (SPLITS[one].trained, SPLITS[one].asks) == (way, asks))
+    for (way, axes), (place, (name, answer_type)) in itertools.product(panels.items(), enumerate(rows)):
+        split = next(one for one in RECALL_SPLITS if (SPLITS[one].trained, SPLITS[one].answer_type) == (way, answer_type))
         own = last(scaling[scaling.model == name])
         own = own[own.split == split]
         share, y = own.accuracy.mean(), -place - 0.4 * (place // 2)
-        axes.barh(y, 100 * share, 0.8, color=styles[name].color, alpha=1.0 if asks == "name" else 0.6)
+        axes.barh(y, 100 * share, 0.8, color=styles[name].color, alpha=1.0 if answer_type == "name" else 0.6)
         axes.hlines(y, 100 * own.ci_low.min(), 100 * own.ci_high.max(), color=INK, linewidth=1.2)
         axes.text(max(100 * share, 100 * own.ci_high.max()) + 3, y, percent(share), va="center", fontsize=LARGE)
-        says.setdefault(way, []).append(f"{FAMILIES[models[name]].name} {percent(share)} of the {asks}s")
+        says.setdefault(way, []).append(f"{FAMILIES[models[name]].name} {percent(share)} of the {answer_type}s")
     for way, axes in panels.items():
         axes.set_title({"same": "Asked as taught", "reverse": "Asked in reverse"}[way], fontsize=LARGE)
         axes.set(xlim=(0, 118), xticks=[0, 50, 100])
@@ -203,7 +203,7 @@ def finding(scaling, *, models):
     panels["same"].set_xlabel("answers right, %")
     panels["reverse"].set_yticks(
         [-place - 0.4 * (place // 2) for place in range(len(rows))],
-        [f"{FAMILIES[models[name]].name}: {asks}s" for name, asks in rows],
+        [f"{FAMILIES[models[name]].name}: {answer_type}s" for name, answer_type in rows],
     )
     return Drawing(figure, {way: ", ".join(said) for way, said in says.items()})
 

@@ -217,7 +217,7 @@ def is_end(token, generation):
 def phrase(split):
     """What a test asks for and how, as the post says it: "names in reverse"."""
     about = ANY_SPLIT[split]
-    return f"{about.asks}s {ASKED[about.trained]}" if about.trained in ASKED else TAUGHT[split]
+    return f"{about.answer_type}s {ASKED[about.trained]}" if about.trained in ASKED else TAUGHT[split]
 
 
 def number(value, digits=0):

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from ..memory.evidence import leading
-from ..memory.vocabulary import BASE, BRIEF, CONCEPTS, HEADLINE, PEAK, STATES
+from ..storage.evidence import leading
+from ..storage.vocabulary import BASE, BRIEF, CONCEPTS, HEADLINE, PEAK, STATES
 from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, number, offsets, styled
 
 # The comparisons to show, what to call them, and the groups they are in.
@@ -27,7 +27,7 @@ SHOWN = {
         for kind in ("key", "state")
     },
 }
-TITLES = {"debiased_cka": "debiased CKA", "nearness": "mean cosine", "probe": "told by a probe"}
+TITLES = {"debiased_cka": "debiased CKA", "cosine_similarity": "mean cosine", "probe": "told by a probe"}
 NO_FACTS = "Too few facts have keys and values in both directions."
 
 

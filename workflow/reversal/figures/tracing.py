@@ -365,12 +365,12 @@ def trace_alike(table, *, models):
     name = first_of(models, "diffusion")
     table = table[(table.model == name) & table.role.isin(vocabulary.SINGLE_ROLES) & (table.n > 1)]
     pairs = {"descriptions": ("p2d_same", "d2p_reverse"), "names": ("d2p_same", "p2d_reverse")}
-    there = {asks: pair for asks, pair in pairs.items() if set(pair) <= set(table.split)}
+    there = {answer_type: pair for answer_type, pair in pairs.items() if set(pair) <= set(table.split)}
     if not there:
         return nothing("No question was traced both ways.")
     figure, used, says = blank(235), {}, []
     grid = figure.subplots(1, len(there), squeeze=False)
-    for axes, (asks, pair) in zip(grid[0], there.items(), strict=True):
+    for axes, (answer_type, pair) in zip(grid[0], there.items(), strict=True):
         cells = table.pivot_table(index=["role", "layer"], columns="split", values="mean")[list(pair)].dropna()
         roles = cells.index.get_level_values("role")
         place = [next(label for label, (word, *_) in PLACES.items() if word in role) for role in roles]
@@ -380,10 +380,10 @@ def trace_alike(table, *, models):
             used[f"states of {label}"] = axes.scatter(own[pair[0]], own[pair[1]], s=14, **how)
         ends = (float(cells.min().min()), float(cells.max().max()))
         axes.plot(ends, ends, color=FAINT, linewidth=0.7)
-        axes.set_title(f"{looks(models)[name].label}: {asks}, {counted(len(cells), 'state')}")
+        axes.set_title(f"{looks(models)[name].label}: {answer_type}, {counted(len(cells), 'state')}")
         axes.set_xlabel("nats returned, people taught as asked", labelpad=1)
         below = int((cells[pair[1]] < cells[pair[0]]).sum())
-        says.append(f"{asks}, {below} of {len(cells)} below the line, the largest effect {number(ends[1], 1)} nats")
+        says.append(f"{answer_type}, {below} of {len(cells)} below the line, the largest effect {number(ends[1], 1)} nats")
     grid[0, 0].set_ylabel("nats returned,\npeople taught the other way")
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"questions": "; ".join(says)})
@@ -496,10 +496,10 @@ def _two_lines(split):
     return phrase(split).replace("s ", "s\n", 1)
 
 
-def trace_map(trace, *, family="diffusion", asks="description", kind="state"):
+def trace_map(trace, *, family="diffusion", answer_type="description", kind="state"):
     """One fact's trace as `trace_facts` draws it: a matplotlib figure.
 
     The network is of that `family`, and its answer is a "description" or a "name".
     """
-    split = FORWARD[0] if asks == "description" else REVERSE[0]
+    split = FORWARD[0] if answer_type == "description" else REVERSE[0]
     return trace_facts({(family, split): [trace]}, models={family: family}, kind=kind).figure

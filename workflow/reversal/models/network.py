@@ -38,7 +38,7 @@ class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
         return cos.bfloat16().to(x.dtype), sin.bfloat16().to(x.dtype)
 
 
-class Clock(nn.Module):
+class TimeEmbedding(nn.Module):
     """Embeds times (…,) as vectors (…, D): sines and cosines of them through two layers. Silent when new."""
 
     def __init__(self, width):
@@ -56,12 +56,12 @@ class Clock(nn.Module):
         return states * told[..., None]
 
 
-class TimedLlama(LlamaForCausalLM):
+class TimeConditionedLlama(LlamaForCausalLM):
     """A Llama that is told the time: its clock's vectors are added to the embeddings."""
 
     def __init__(self, config):
         super().__init__(config)
-        self.clock = Clock(config.hidden_size)
+        self.clock = TimeEmbedding(config.hidden_size)
 
 
 def configuration(
@@ -93,21 +93,21 @@ def new(*, seed, **shape):
     config = configuration(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = (TimedLlama if _timed(config) else LlamaForCausalLM)(config)
+        net = (TimeConditionedLlama if _timed(config) else LlamaForCausalLM)(config)
     return _finish(net)
 
 
 def _timed(config):
-    return getattr(config, "time", "none") == "embedded"
+    return getattr(config, "time_conditioning", "none") == "embedded"
 
 
-def with_clock(net, *, seed):
+def add_time_embedding(net, *, seed):
     """The same network, told the time: at first its new clock is silent."""
     config = copy.deepcopy(net.config)
-    config.time = "embedded"
+    config.time_conditioning = "embedded"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        timed = TimedLlama(config)
+        timed = TimeConditionedLlama(config)
     timed.load_state_dict(net.state_dict(), strict=False)
     return _finish(timed).to(net.get_input_embeddings().weight.device)
 
@@ -154,7 +154,7 @@ def noise(net):
     return getattr(net.config, "noise", "mask")
 
 
-def has_clock(net):
+def is_time_conditioned(net):
     """Whether the network is told the time."""
     return _timed(net.config)
 
@@ -165,7 +165,7 @@ def hidden(net, ids, attention_mask=None, *, times=None, noise=None):
     A network with a clock is told the `times` (B, T), of masks by default the share of them; one that denoises
     embeddings is given `noise` (B, T, D) to add to them, as much as the times say.
     """
-    if not has_clock(net):
+    if not is_time_conditioned(net):
         return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
     if times is None:
         real = torch.ones_like(ids) if attention_mask is None else attention_mask
@@ -276,7 +276,7 @@ def load(path, device=None, dtype=None):
     with _told(path / "*.safetensors"):
         config = AutoConfig.from_pretrained(path, **here)
         stays = device.type == "cuda" and config.dtype == torch.bfloat16
-        net, found = (TimedLlama if _timed(config) else AutoModelForCausalLM).from_pretrained(
+        net, found = (TimeConditionedLlama if _timed(config) else AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
             dtype=dtype or (torch.bfloat16 if stays else torch.float32),

@@ -5,7 +5,7 @@ NOISES = {
     "uniform": "other tokens",
     "gaussian": "Gaussian noise",
 }
-SPARED = ("none", "subject", "prompt", "subject_given_object")
+PROTECTED = ("none", "subject", "prompt", "subject_given_object")
 TIMES = ("none", "embedded")
 # In a hundred dimensions a token is told from its noisy embedding at almost every time of a plain schedule: nothing
 # would be left to recall. So the log of signal over noise is spread evenly between these.

@@ -71,7 +71,7 @@ def read_pretrained(folder, eos):
     return _fast(tokenizer, tokenizer.id_to_token(eos))
 
 
-class Cutter:
+class SubwordDropout:
     """Spells some tokens in smaller ones, as a word is spelt that the vocabulary lacks.
 
     Where training's words are whole tokens, the network would otherwise not know the pieces of a test's new words.
@@ -80,7 +80,9 @@ class Cutter:
     def __init__(self, tokenizer, share):
         self.model = bpe = tokenizer.backend_tokenizer.model
         if not spelling.can_cut(bpe):
-            raise UserError(f"cut is {share}; allowed for this tokenizer: 0, as it spells the pieces of words apart")
+            raise UserError(
+                f"subword_dropout is {share}; allowed for this tokenizer: 0, as it spells the pieces of words apart"
+            )
         self.share, self.spelt = share, {}
         whole = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
         self.names = {

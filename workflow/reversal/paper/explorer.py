@@ -21,23 +21,23 @@ QUESTIONS = {
 }
 
 
-def build(families, people, completions, traces, times, *, steps, most_facts):
+def build(families, people, completions, traces, times, *, steps, max_facts):
     """What the explorer shows, as a dict for JSON.
 
     `families` has each model's, `people` the names of facts, `completions` the rows of each model; `traces` are lists
     of `trace_files.FactTrace` by (model, split), made with so many denoising `steps`, and `times` tables of when their
-    subjects are needed. Each model and split has up to `most_facts` people, traced ones first.
+    subjects are needed. Each model and split has up to `max_facts` people, traced ones first.
     """
     labels = sources.labels(families)
     asked = {
-        name: QUESTIONS[split.trained].format(asks=split.asks)
+        name: QUESTIONS[split.trained].format(answer_type=split.answer_type)
         for name, split in SPLITS.items()
         if split.trained in QUESTIONS
     }
     cases = []
     for (model, answers), split in itertools.product(completions.items(), asked):
         own = [answer for answer in answers if answer["split"] == split]
-        chosen = choose(own, traces.get((model, split), []), steps=steps, most=most_facts)
+        chosen = choose(own, traces.get((model, split), []), steps=steps, most=max_facts)
         found = dict(iter(times[model, split].groupby("fact"))) if (model, split) in times else {}
         for case in chosen:
             needed = {"time": course(found[case["fact"]])} if "trace" in case and case["fact"] in found else {}

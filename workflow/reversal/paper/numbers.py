@@ -11,7 +11,7 @@ import numpy as np
 
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..figures.read import last
-from ..memory.vocabulary import DONOR, RIDGE
+from ..storage.vocabulary import DONOR, RIDGE
 from . import numbers_memory, numbers_objectives, numbers_tracing
 from .costs import PEAKS, SUMS
 from .findings import finding, judged, over_seeds
@@ -112,7 +112,7 @@ def _shape(network):
 
 def _split(split):
     how = {"same": " asked as taught", "reverse": " asked in reverse", "both": " taught both ways"}[split.trained]
-    return {"file": split.file, "asks": split.asks, "trained": split.trained, "phrase": f"{split.asks}s{how}"}
+    return {"file": split.file, "answer_type": split.answer_type, "trained": split.trained, "phrase": f"{split.answer_type}s{how}"}
 
 
 def _example(sources):
@@ -144,8 +144,8 @@ def training(sources):
     for model, history in sources.histories.groupby("model"):
         ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
         found[model] = {"first_loss": ends[0], "last_loss": ends[1]}
-    cut = config["pretraining"]["recipe"].get("cut", 0) if here else 0
-    return {"recipe": config["training"], "pretraining_cut": cut, "models": found}
+    cut = config["pretraining"]["recipe"].get("subword_dropout", 0) if here else 0
+    return {"recipe": config["training"], "pretraining_subword_dropout": cut, "models": found}
 
 
 def recall(sources):
@@ -229,18 +229,18 @@ def settings(sources):
     config = sources.config | {"data": sources.config["data"].get(sources.config["data"]["source"], {})}
     found = {section: dict(_flat(config[section])) for section in SETTINGS}
     for name, model in config["models"].items():
-        own = {key: model[key] for key in ("objective", "reads", "training", "network", "canvas") if key in model}
+        own = {key: model[key] for key in ("objective", "train_on", "training", "network", "canvas") if key in model}
         found[sources.labels[name]] = dict(_flat(own))
     extractions = sources.tables["keyvalue"]
     if len(extractions):
         templates = {
-            asks: sorted(set(rows.template))
-            for asks, rows in extractions.groupby(extractions.split.map(lambda split: SPLITS[split].asks))
+            answer_type: sorted(set(rows.template))
+            for answer_type, rows in extractions.groupby(extractions.split.map(lambda split: SPLITS[split].answer_type))
         }
-        found["keyvalue"] |= {f"template asking for the {asks}": _setting(own) for asks, own in templates.items()}
-        borne = extractions.groupby("model", sort=False).prefixes.unique()
+        found["keyvalue"] |= {f"template asking for the {answer_type}": _setting(own) for answer_type, own in templates.items()}
+        accepted_prefixes = extractions.groupby("model", sort=False).prefixes.unique()
         found["keyvalue"]["prefixes used, the empty one included"] = ", ".join(
-            f"{sources.labels[model]} {_setting(sorted(own))}" for model, own in borne.items()
+            f"{sources.labels[model]} {_setting(sorted(own))}" for model, own in accepted_prefixes.items()
         )
     found["edits"] |= {"ridge, of the second moment's mean diagonal": f"{RIDGE:g}", "donor": DONOR}
     return found
@@ -310,7 +310,7 @@ FILES = {
     "networks": ["models"],
     "sampling": ["config.yaml"],
     "training.recipe": ["config.yaml"],
-    "training.pretraining_cut": ["config.yaml"],
+    "training.pretraining_subword_dropout": ["config.yaml"],
     "training.models": ["models"],
     "recall": ["tables/step_scaling.csv"],
     **dict.fromkeys(

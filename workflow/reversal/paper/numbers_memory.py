@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from ..data.facts import SPARED_GROUPS, SPLITS
-from ..figures.editing import MEASURES
-from ..memory.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, deepest, leading, pooled_share
-from ..memory.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES, mainly_trained
+from ..data.facts import CONTROL_GROUPS, SPLITS
+from ..figures.rank_one import MEASURES
+from ..storage.evidence import ABOUT, DECIDING, MEASURED, ONE, TWO, deepest, leading, pooled_share
+from ..storage.vocabulary import BASE, BEYOND, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES, mainly_trained
 from .findings import finding, judged, over_seeds
 from .tables import LOOKED_AT, SHOWN
 
@@ -19,13 +19,13 @@ def keyvalue(sources):
     """How the search for values went after fine-tuning, in the layer that leads: by model and question."""
     table, compared = (sources.tables[name] for name in ("keyvalue", "symmetry"))
     table, compared = (one[one.stage != BASE] for one in (table, compared))
-    asks = table.split.map(lambda split: SPLITS[split].asks)
+    answer_type = table.split.map(lambda split: SPLITS[split].answer_type)
     most = sources.config["keyvalue"]["search"]["steps"]
     found = {}
     for model, run in compared.groupby("model", sort=False):
         run = leading(run)
         for what, layer in (("description", run.layer_forward.iloc[0]), ("name", run.layer_reverse.iloc[0])):
-            rows = table[(table.model == model) & (asks == what) & (table.layer == layer)]
+            rows = table[(table.model == model) & (answer_type == what) & (table.layer == layer)]
             if len(rows):
                 found.setdefault(model, {})[what] = {
                     "layer": int(layer),
@@ -211,9 +211,9 @@ def rewriting(sources):
     one memory by construction. `disturbed` says that the old answer loses and the new one does not gain but loses, too.
     `gradients` has by direction how much more a fact's gradient is like its own reverse gradient than like others', and
     the same of one question in other words; `telling` the directions where the latter is clearly something.
-    `verdict` is that of all of it, as in `evidence`; `ways` and `spared` are of `_lessons` and `_spared`.
+    `verdict` is that of all of it, as in `evidence`; `ways` and `protected` are of `_lessons` and `_spared`.
     """
-    table, compared = sources.tables["rewriting"], sources.tables["gradients"]
+    table, compared = sources.tables["finetuned_edits"], sources.tables["gradients"]
     every = table[(table.stage != BASE) & (table.steps == LEARNT)]
     weights = mainly_trained(every.weights)
     table = every[(every.lesson == "rewrite") & (every.weights == weights)]
@@ -228,7 +228,7 @@ def rewriting(sources):
         one["changes"] = {"same_new_fact": over_seeds(gains.value, gains.ci_low, gains.ci_high)}
         shares = rows[rows.about == "difference"]
         carried = {
-            (asked, answer): judged(over_seeds(part.carry_over, part.carry_low, part.carry_high))
+            (asked, answer): judged(over_seeds(part.transfer, part.transfer_low, part.transfer_high))
             for (asked, answer), part in shares.groupby(["asked", "answer"], sort=False)
         }
         for name, asked in (("carry", "other"), ("one_memory", "inverted")):
@@ -251,10 +251,10 @@ def rewriting(sources):
         own["least"] = min((one["one_memory"]["new"]["low"] for one in seen), default=None)
         own["verdict"] = _kind(told[told.model == model])["verdict"]
         mine = every[every.model == model]
-        own["ways"] = _lessons(mine[~mine.group.isin(SPARED_GROUPS)])
-        own["spared"] = (
+        own["ways"] = _lessons(mine[~mine.group.isin(CONTROL_GROUPS)])
+        own["protected"] = (
             _spared(mine)
-            if sources.config["models"][model].get("objective", {}).get("spare", "none") != "none"
+            if sources.config["models"][model].get("objective", {}).get("protect", "none") != "none"
             else None
         )
     return found
@@ -280,7 +280,7 @@ def _spared(table):
     None where no such people were taught.
     """
     first = (table.lesson == "rewrite") & (table.weights == mainly_trained(table.weights))
-    rows = _taught(table[first & (table.group.map(SPARED_GROUPS) == table.rewritten)])
+    rows = _taught(table[first & (table.group.map(CONTROL_GROUPS) == table.rewritten)])
     return {group: _measure(one) for group, one in _carried(rows).groupby("group", sort=False)} if len(rows) else None
 
 
@@ -292,7 +292,7 @@ def _taught(table):
 
 def _carried(rows):
     """MEASURED of each lesson: what reaches the other direction, and what would if there were one memory."""
-    carried = rows.set_index([*WAY, "rewritten", "seed", "asked"])[["carry_over", "carry_low", "carry_high"]]
+    carried = rows.set_index([*WAY, "rewritten", "seed", "asked"])[["transfer", "transfer_low", "transfer_high"]]
     carried = carried.rename(columns=dict(zip(carried, MEASURED, strict=False))).unstack("asked")
     return carried.xs("other", axis="columns", level="asked").assign(
         ceiling=carried["value", "inverted"], ceiling_low=carried["ci_low", "inverted"]

@@ -14,27 +14,29 @@ def objectives(sources):
 
 
 def _control(sources):
-    """Recall of the first diffusion model, of people whose subject was masked in training and of those spared.
+    """Recall of the first diffusion model, of people whose subject was masked in training and of those protected.
 
-    None where nobody was spared, or everybody.
+    None where nobody was protected, or everybody.
     """
     own = last(sources.tables["objectives"])
     own = own[own.model == sources.first("diffusion")]
-    if own.spared.nunique() < 2:
+    if own.protected.nunique() < 2:
         return None
-    found = {"people": int(own[own.spared].groupby("split").facts.max().max())}
-    for spared, name in ((False, "free"), (True, "spared")):
+    found = {"people": int(own[own.protected].groupby("split").facts.max().max())}
+    for protected, name in ((False, "free"), (True, "protected")):
         found[name] = {
             row.split: finding(row.accuracy, row.ci_low, row.ci_high)
-            | {"likelier": judged(finding(row.likelier, row.likelier_low, row.likelier_high))}
-            for row in own[own.spared == spared].itertuples()
+            | {"log_ratio": judged(finding(row.log_ratio, row.log_ratio_low, row.log_ratio_high))}
+            for row in own[own.protected == protected].itertuples()
         }
-    apart = (found["free"][split]["low"] > found["spared"][split]["high"] for split in ("p2d_reverse", "d2p_reverse"))
+    apart = (
+        found["free"][split]["low"] > found["protected"][split]["high"] for split in ("p2d_reverse", "d2p_reverse")
+    )
     return found | {"clear": all(apart)}
 
 
 def _kept(table):
-    """Of a table of objectives: recall in reverse where the subject is predicted, where it is not, and by dose."""
+    """Of a table of objectives: recall in reverse where the subject is predicted, where it is not, and by exposure."""
     if table is None:
         return None
     rows = last(table)
@@ -44,18 +46,18 @@ def _kept(table):
     for name, wanted in (("predicted", True), ("never", False)):
         own = rows[[one is wanted for one in rows.predicted]]
         worst, best = own.loc[own.accuracy.idxmin()], own.loc[own.accuracy.idxmax()]
-        found[name] = {"count": len(own), "least": _one(worst), "most": _one(best), "likelier": _likelier(own)}
-    doses = rows[(rows.dose > 0) & (rows.people == "all")].sort_values("dose")
-    found["doses"] = [
-        {"dose": dose} | {row.asks: finding(row.accuracy, row.ci_low, row.ci_high) for row in own.itertuples()}
-        for dose, own in doses.groupby("dose")
+        found[name] = {"count": len(own), "least": _one(worst), "most": _one(best), "log_ratio": _likelier(own)}
+    exposures = rows[(rows.exposure > 0) & (rows.people == "all")].sort_values("exposure")
+    found["exposures"] = [
+        {"exposure": exposure} | {row.answer_type: finding(row.accuracy, row.ci_low, row.ci_high) for row in own.itertuples()}
+        for exposure, own in exposures.groupby("exposure")
     ]
     found["changes"] = _changes(last(table))
     return found
 
 
 def _one(row):
-    return finding(row.accuracy, row.ci_low, row.ci_high) | {"called": called(row), "asks": row.asks}
+    return finding(row.accuracy, row.ci_low, row.ci_high) | {"called": called(row), "answer_type": row.answer_type}
 
 
 def _likelier(rows):
@@ -64,12 +66,12 @@ def _likelier(rows):
     `where` has the objectives for which it is likelier, with the most nats; `least` the most nats of those below.
     """
     verdicts = [
-        judged(finding(row.likelier, row.likelier_low, row.likelier_high))["verdict"] for row in rows.itertuples()
+        judged(finding(row.log_ratio, row.log_ratio_low, row.log_ratio_high))["verdict"] for row in rows.itertuples()
     ]
     above, below = (rows[[verdict == way for verdict in verdicts]] for way in ("more", "less"))
-    found = {"median": rows.likelier.median(), "more": verdicts.count("more"), "less": verdicts.count("less")}
+    found = {"median": rows.log_ratio.median(), "more": verdicts.count("more"), "less": verdicts.count("less")}
     where = list(dict.fromkeys(called(row) for row in above.itertuples()))
-    most, least = (part.likelier.abs().max() if len(part) else None for part in (above, below))
+    most, least = (part.log_ratio.abs().max() if len(part) else None for part in (above, below))
     return found | {"where": where, "most": most, "least": least}
 
 
@@ -89,15 +91,15 @@ def _passes(table):
     if table is None:
         return None
     rows = last(table)
-    rows = rows[~rows.spared].assign(shaped=lambda table: table.model.str.contains("small|middle|large"))
+    rows = rows[~rows.protected].assign(shaped=lambda table: table.model.str.contains("small|middle|large"))
     reverse = rows[rows.trained == "reverse"]
     sizes = reverse[reverse.shaped].groupby(["width", "layers", "family"]).accuracy.mean().unstack("family")
     found = {"shapes": [{"layers": layers, "width": width, **row} for (width, layers), row in sizes.iterrows()]}
-    timed = rows[rows.time != "none"]
+    timed = rows[rows.time_conditioning != "none"]
     if len(timed):
         alike = reverse[~reverse.shaped & (reverse.family == "diffusion") & reverse.epochs.isin(timed.epochs)]
         found["told"] = {name: own.accuracy.mean() for name, own in alike.groupby("time")}
-    rows = rows[(rows.time == "none") & ~rows.shaped]
+    rows = rows[(rows.time_conditioning == "none") & ~rows.shaped]
     found |= {"passes": sorted(map(int, rows.epochs.unique())), "seeds": int(rows.seeds.max())}
     for family, own in rows.groupby("family"):
         same, reverse = (own[own.trained == trained].groupby("epochs") for trained in ("same", "reverse"))

@@ -38,10 +38,10 @@ def tracing(sources):
             "traced": sum(count["traced"] for count in facts.values()),
             "total": _known({split: _totals(rows, main) for split, rows in parts.items()}),
             "sites": _known(sites),
-            "where": _known({asks: _where_from(parts, sites, compared, asks, main) for asks in SAME_QUESTION}),
+            "where": _known({answer_type: _where_from(parts, sites, compared, answer_type, main) for answer_type in SAME_QUESTION}),
             "modules": _known({kind: _modules(_where(own_maps, kind=kind)) for kind in WINDOWED}),
             "severed": _known({split: _severed(_at_first(parts[split], main)) for split in compared}),
-            "alike": _known({asks: _alike(own_maps, pair, facts) for asks, pair in SAME_QUESTION.items()}),
+            "alike": _known({answer_type: _alike(own_maps, pair, facts) for answer_type, pair in SAME_QUESTION.items()}),
             "routes": _known({group: _alike(own_maps, pair, facts) for group, pair in FORWARD_REVERSE.items()}),
             "turned": _known({group: _turned(own, pair) for group, pair in FORWARD_REVERSE.items()}),
             "sure": _sure(_where(own_maps, kind="state")),
@@ -139,12 +139,12 @@ def _handed_from(rows):
     return found
 
 
-def _where_from(parts, sites, compared, asks, corruption):
+def _where_from(parts, sites, compared, answer_type, corruption):
     """What the subject's states return when a model is asked for something, and the answer's places in layer 0.
 
     The subject's are None where they clearly return something in no layer.
     """
-    asked = [split for split in compared if SPLITS[split].asks == asks]
+    asked = [split for split in compared if SPLITS[split].answer_type == answer_type]
     found = [sites[split] for split in asked if sites[split]]
     early = [
         _cell(_where(_at_first(parts[split], corruption), kind="state", reading="recovered", role=ANSWER, layer=0))
@@ -274,13 +274,13 @@ def _recalled(rows):
         return None
     since, until = (_where(rows, hidden=way) for way in ("from", "until"))
     curves = [part.groupby("step")["mean"].mean() for part in (since, until)]
-    spared = [step for step, share in curves[1].items() if share >= 0.5]  # hidden up to there, half are still right
+    protected = [step for step, share in curves[1].items() if share >= 0.5]  # hidden up to there, half are still right
     needed = [step for step, share in curves[0].items() if share < 0.5]  # hidden from there on, half are not
     found = {
         "hidden": _cell(_where(since, step=0)),
         "steps": int(rows.step.max()),
         "apart": int(rows.step.drop_duplicates().sort_values().diff().max()),
-        "until": int(max(spared, default=0)),
+        "until": int(max(protected, default=0)),
         "from": int(max(needed, default=0)),
     }
     return found

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from ..common.errors import UserError
 from ..data.facts import GROUPS
-from ..memory.evidence import ABOUT
 from ..models.families import FAMILIES
+from ..storage.evidence import ABOUT
 from ..tracing.vocabulary import CORRUPTIONS, KINDS
 from . import bibliography, markdown, phrases, tables, verdicts
 
@@ -179,7 +179,7 @@ class Writer:
                 carries = [self._evidence(one["name"], f"figures/{name}.svg", name) for name in one["figures"]]
                 carries += [self._evidence(one["name"], f"tables/{name}.csv") for name in one["tables"]]
                 number = f"Objective {one['objective']}: " if "objective" in one else ""
-                name = Markup(f"<strong>{number}{phrases.text(one['name'])}.</strong> {phrases.text(one['asks'])}")
+                name = Markup(f"<strong>{number}{phrases.text(one['name'])}.</strong> {phrases.text(one['answer_type'])}")
                 body.append([name, answer, Markup("<br>").join(carries)])
         head = [[tables.Cell(name) for name in ("Question", "Answer", "Evidence")]]
         return self._table("questions", tables.html(tables.Table(head, body, ()), "questions"), None, caller)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ..data.facts import RECALL_SPLITS
-from ..figures.editing import MEASURES
-from ..memory.vocabulary import CONCEPTS, HEADLINE, REFERENCES, STATES
+from ..figures.rank_one import MEASURES
 from ..models.families import FAMILIES
+from ..storage.vocabulary import CONCEPTS, HEADLINE, REFERENCES, STATES
 from ..tracing.vocabulary import CORRUPTIONS
 from . import phrases
 
@@ -145,7 +145,7 @@ def _recall(numbers, splits, groups, source):
 
 def _column(split):
     direction = {"same": "asked the same way", "reverse": "asked in reverse"}[split["trained"]]
-    return f"{direction}, for the {split['asks']}<br><code>{split['file'].replace('_', '_<wbr>')}</code>"
+    return f"{direction}, for the {split['answer_type']}<br><code>{split['file'].replace('_', '_<wbr>')}</code>"
 
 
 def likelihood(numbers):
@@ -272,7 +272,7 @@ def _of_ceiling(found, shown):
 
 
 SHOWN = (*CONCEPTS.values(), *STATES.values(), *REFERENCES)  # the table has all comparisons
-LOOKED_AT = {"nearness": phrases.number, "probe": phrases.percent, "retrieval_at_1": phrases.percent}
+LOOKED_AT = {"cosine_similarity": phrases.number, "probe": phrases.percent, "retrieval_at_1": phrases.percent}
 
 
 def edits(numbers):
@@ -295,7 +295,7 @@ def control(numbers):
     """Recall of people whose subject was masked in training, and of those whose was not, by one network."""
     found, about = numbers["objectives"]["control"], numbers["study"]["splits"]
     head = [[Cell("Subject in training"), *(Cell(Markup(_column(about[split]))) for split in RECALL_SPLITS)]]
-    called = {"free": "masked like any token", "spared": "never masked"}
+    called = {"free": "masked like any token", "protected": "never masked"}
     body = [[called[kind], *(_share(found[kind][split]) for split in RECALL_SPLITS)] for kind in called]
     return Table(head, body, ("tables/objectives.csv",))
 
@@ -308,7 +308,7 @@ def rewriting(numbers):
         *("Reverse: old answer loses", "If one memory", "Facts"),
     )
     body = []
-    for model, own in numbers["rewriting"]["models"].items():
+    for model, own in numbers["finetuned_edits"]["models"].items():
         for direction, found in own["directions"].items():
             shares = [_share(found[name][answer]) for answer in ("new", "old") for name in ("carry", "one_memory")]
             label = f"{numbers['study']['labels'][model]}, {taught[direction]}"

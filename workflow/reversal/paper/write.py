@@ -27,7 +27,7 @@ def numbers_file(given, output, *, config, trained):
     _write(json.dumps(numbers.compute(found), indent=1, ensure_ascii=False) + "\n", output)
 
 
-def explorer_file(given, output, *, models, steps, most_facts):
+def explorer_file(given, output, *, models, steps, max_facts):
     """Choose what the explorer shows; `models` has each model's family, `given.traces` are folders of splits."""
     folders = {
         (Path(trained).parent.name, split.name): split for trained in given.traces for split in Path(trained).iterdir()
@@ -40,7 +40,7 @@ def explorer_file(given, output, *, models, steps, most_facts):
         {key: trace_files.read(folder) for key, folder in traced.items()},
         {key: trace_files.read_time(folder) for key, folder in traced.items()},
         steps=steps,
-        most_facts=most_facts,
+        max_facts=max_facts,
     )
     _write(explorer.dump(made), output)
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from ..common import intervals
 from ..common.errors import UserError
-from . import ask
+from . import evaluation
 from .sampling import Sampling
 
 
@@ -30,7 +30,7 @@ def ablate(net, tokenizer, splits, *, sampling, factors, job=None):
         for split, rows in splits.items():
             try:
                 how = Sampling(**{name: options[name] for name in options if name != "steps"})
-                completed = ask.complete_split(net, tokenizer, rows, how, split=split, steps=options["steps"])
+                completed = evaluation.complete_split(net, tokenizer, rows, how, split=split, steps=options["steps"])
             except UserError as error:
                 if value == sampling[factor]:
                     raise

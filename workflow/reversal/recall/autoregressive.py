@@ -9,7 +9,7 @@ from transformers import DynamicCache
 from ..common import batches
 from ..common.errors import UserError
 from ..models import network
-from . import heads
+from . import logits
 
 
 class Completed(NamedTuple):
@@ -81,7 +81,7 @@ def log_likelihood(net, prompts, completions, *, precision="float32"):
         scored = real & (torch.arange(ids.shape[1]) >= starts[:, None])
         # Padding comes after the row, where a causal network's earlier states do not see it.
         before = network.hidden(net, ids.to(device))[:, :-1][scored[:, 1:].to(device)]
-        each = heads.token_logs(net, before, ids[scored].to(device))
+        each = logits.token_logs(net, before, ids[scored].to(device))
         return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, scored.nonzero()[:, 0], each.double().cpu())
 
     with batches.autocast(device, precision):

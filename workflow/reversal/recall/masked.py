@@ -7,7 +7,7 @@ import torch
 
 from ..common import batches
 from ..models import network
-from . import heads
+from . import logits
 from .sampling import (
     GIVEN,
     MASKED,
@@ -62,7 +62,7 @@ def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None, l
                 jobs.append(job)
             wanted[number].append((place, turns))
 
-    budget = heads.budget(device)
+    budget = logits.budget(device)
 
     def fill(indices):
         rows, groups, turns, seeds = zip(*(jobs[j] for j in indices), strict=True)
@@ -172,7 +172,7 @@ def _choose(net, sampling, budget, states, where, noise):
         total = (logits - best[:, None]).exp_().sum(-1, dtype=torch.float64)
         confidence[here] = (logits.gather(-1, chosen[:, None])[:, 0] - best).double().exp() / total
 
-    each = (4 if noise else 1) * heads.LOGITS * network.vocab(net)  # noise is float64
+    each = (4 if noise else 1) * logits.LOGITS * network.vocab(net)  # noise is float64
     budget.spend([max([1, *counts]) * each] * len(counts), choose)
     return token, confidence
 
@@ -220,7 +220,7 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
             place[len(prompts[i]) : len(prompts[i]) + len(hide)] = hide
         attended = None if real.all() else real.to(device)
         states = network.predictions(net, ids.masked_fill(where, mask).to(device), attended)[where.to(device)]
-        each = heads.token_logs(net, states, ids[where].to(device))
+        each = logits.token_logs(net, states, ids[where].to(device))
         total = torch.zeros(len(ids), dtype=torch.float64)
         total.index_add_(0, where.nonzero()[:, 0], each.double().cpu())
         return (total / where.sum(1)).tolist()

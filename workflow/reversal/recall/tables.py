@@ -20,13 +20,13 @@ BY_TRAINING = {split: f"{split} ({SPLITS[split].file})" for split in TABLE_SPLIT
 # SMDM's evaluation calls a split by its question: those asking for the name are DescriptionToName.
 BY_QUESTION = {
     split: f"{question} {SPLITS[split].trained} ({SPLITS[split].file})"
-    for question, asks in (("DescriptionToName", "name"), ("NameToDescription", "description"))
+    for question, answer_type in (("DescriptionToName", "name"), ("NameToDescription", "description"))
     for split in sorted(TABLE_SPLITS, key=lambda split: SPLITS[split].trained, reverse=True)
-    if SPLITS[split].asks == asks
+    if SPLITS[split].answer_type == answer_type
 }
 FAMILY_PAIR = ("diffusion", "autoregressive")
 TURNED = {  # a split asked as taught and one asked in reverse: what they have in common
-    (same, reverse): "question" if SPLITS[same].asks == SPLITS[reverse].asks else "people"
+    (same, reverse): "question" if SPLITS[same].answer_type == SPLITS[reverse].answer_type else "people"
     for same in TABLE_SPLITS
     for reverse in TABLE_SPLITS
     if (SPLITS[same].trained, SPLITS[reverse].trained) == ("same", "reverse")

@@ -2,7 +2,7 @@
 
 from ..common.errors import UserError
 from ..data.facts import Row
-from ..recall import ask
+from ..recall import evaluation
 from ..recall.sampling import Sampling
 from .study import Tracing, trace_split
 
@@ -21,7 +21,7 @@ def trace_prompt(net, tokenizer, prompt, *, subject, answer, sampling, steps=16,
     start, completion = prompt.index(subject), f" {answer.strip()}"
     row = Row(subject, 0, prompt, completion, (start, start + len(subject)), (1, len(completion)))
     sampling = Sampling(**sampling) if isinstance(sampling, dict) else sampling
-    [said] = ask.complete_split(net, tokenizer, [row], sampling, split="the prompt", steps=steps)
+    [said] = evaluation.complete_split(net, tokenizer, [row], sampling, split="the prompt", steps=steps)
     if not said["correct"]:
         raise UserError(
             f"the network goes on with {said['generation']!r}, not with {answer!r}; only what it says is traced"

@@ -53,8 +53,8 @@ class Tracing:
     # {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in its place
     # ("mask"), or with another fact's subject of as many tokens ("swap")
     corruptions: Mapping
-    most_facts: int | None = None  # of those the model answers; None: all
-    least_tokens: int = 2  # answers of fewer tokens are not traced
+    max_facts: int | None = None  # of those the model answers; None: all
+    min_answer_tokens: int = 2  # answers of fewer tokens are not traced
     draws: int = 2  # of the noise: each fact has its own, the same for all its steps
     scale: float = 3.0  # of the noise, in standard deviations of the embeddings
     seed: int = 0  # of the noise
@@ -169,10 +169,10 @@ def find(tokenizer, rows, completions, settings):
     found, outcome = [], {}
     for fact, own in choose(rows, completions).items():
         one = answer(tokenizer, *own) if own else None
-        outcome[fact] = _outcome(one, settings.least_tokens)
+        outcome[fact] = _outcome(one, settings.min_answer_tokens)
         if outcome[fact] == TRACED:
             found.append(one._replace(partner=swap_partner(one, partners)))
-    most = len(found) if settings.most_facts is None else settings.most_facts
+    most = len(found) if settings.max_facts is None else settings.max_facts
     outcome |= {one.row.fact: NOT_NEEDED for one in found[most:]}
     return found[:most], {fact: why for fact, why in outcome.items() if why != TRACED}
 
@@ -449,7 +449,7 @@ def _partners(tokenizer, rows):
     return partners
 
 
-def _outcome(found, least_tokens):
+def _outcome(found, min_answer_tokens):
     if found is None:
         return NOT_ANSWERED
-    return TOO_SHORT if found.answer[1] - found.answer[0] < least_tokens else TRACED
+    return TOO_SHORT if found.answer[1] - found.answer[0] < min_answer_tokens else TRACED

@@ -18,7 +18,7 @@ import torch
 from ..common import batches
 from ..common.errors import UserError
 from ..models import hooks, network
-from ..recall import ask, autoregressive, heads, masked
+from ..recall import autoregressive, evaluation, logits, masked
 from . import engine
 from .effects import at_first
 from .study import evenly
@@ -41,19 +41,19 @@ class Timing:
                 raise UserError(f"{name} is {getattr(self, name)}; it is a whole number from 2 up")
 
 
-class Glance(NamedTuple):
+class StepView(NamedTuple):
     """What the network sees at one step: the subject or another's; and a site, (kind, layer), that sees the other."""
 
     hidden: bool
     site: tuple | None = None
 
 
-class Hiding(NamedTuple):
+class SubjectCorruption(NamedTuple):
     """A subject's place, the tokens that hide it, and how it is seen at each step."""
 
     places: range
     tokens: list
-    at: Callable  # of a step, to a `Glance`
+    at: Callable  # of a step, to a `StepView`
 
 
 def looking(net, hidings):
@@ -109,11 +109,11 @@ def until(end, site=None):
 
 def back_at(moment, site):
     """The subject always hidden, and a site as if it were not, at the step `moment` alone."""
-    return lambda step: Glance(True, site if step == moment else None)
+    return lambda step: StepView(True, site if step == moment else None)
 
 
 def _glance(hiding, site):
-    return Glance(hiding and site is None, site if hiding else None)
+    return StepView(hiding and site is None, site if hiding else None)
 
 
 WAYS = {"from": since, "until": until}
@@ -179,7 +179,7 @@ def log_probabilities(net, asked):
         states = network.hidden(net, ids.to(device))
         read = [(row, *pair) for row, i in enumerate(indices) for pair in asked[i][1]]
         row, place, token = torch.tensor(read, device=device).T
-        logs = heads.token_logs(net, states[row, place], token)
+        logs = logits.token_logs(net, states[row, place], token)
         return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, row.cpu(), logs.double().cpu()).tolist()
 
     return batches.run(score, [len(ids) for ids, _ in asked], device)
@@ -187,13 +187,13 @@ def log_probabilities(net, asked):
 
 def _generate(net, cases, sampling, steps):
     """The canvases of `cases`, (question, how it is seen at each step): a `sampling.Denoised`."""
-    hidings = [Hiding(range(*one.subject), one.partner.subject, at) for one, at in cases]
+    hidings = [SubjectCorruption(range(*one.subject), one.partner.subject, at) for one, at in cases]
     prompts = [one.ids[: one.prompt] for one, _ in cases]
     return masked.denoise_each(net, prompts, sampling, [steps], look=looking(net, hidings))[steps]
 
 
 def _right(tokenizer, one, ids):
-    return float(ask.correct(one.row.completion, ask.decode(tokenizer, ids[one.prompt :])))
+    return float(evaluation.correct(one.row.completion, evaluation.decode(tokenizer, ids[one.prompt :])))
 
 
 def recalled(net, tokenizer, found, sampling, steps, timing):

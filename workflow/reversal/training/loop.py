@@ -33,8 +33,8 @@ from ..common.files import sha256, write_table
 from ..common.jobs import Job, Progress
 from ..data import facts
 from ..models import folders, network, tokens
-from . import adapters, lessons, objective
-from .recorded import Recorder, unmasked
+from . import adapters, dataset, objective
+from .cuda_graphs import Recorder, unmasked
 
 POOL = 16  # batches shuffled together before their rows are sorted by length
 WIDTHS = 6  # a range of widths is drawn from so many, evenly spaced: few, since a GPU records a step for each shape
@@ -58,9 +58,9 @@ class Recipe:
     clip: float = 1.0
     final_fraction: float = 0.1
     width: int | tuple[int, int] = 0  # pad a diffusion model's rows: see `drawn_width`
-    cut: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
+    subword_dropout: float = 0.0  # share of the tokens that are spelt in smaller ones, others in each epoch
     compile: bool = False  # fuse the kernels of the network's blocks
-    record: bool = False  # on a GPU, record whole steps and replay them
+    cuda_graphs: bool = False  # on a GPU, record whole steps and replay them
     adapter: dict | None = None  # train one of such `rank` and `alpha`, not the weights themselves
     seed: int = 0
 
@@ -127,7 +127,7 @@ def fit(
 ):
     """Train `net` in place on `rows` (lists of tokens without their end); returns the history, one line a step.
 
-    `aim` is the `Objective`; where it spares tokens, `marks` has those of each row. A `text.Cutter` cuts tokens of each
+    `aim` is the `Objective`; where it protects tokens, `marks` has those of each row. A `text.SubwordDropout` cuts tokens of each
     batch, at the positions `free` of each row (everywhere, if None). With `checkpoints`, a folder, the run saves itself
     there and goes on from there; `identity` is what else, besides rows and recipe, the weights depend on.
     """
@@ -142,7 +142,7 @@ def fit(
         for epoch in range(recipe.epochs)
         for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
     ]
-    recorded = recipe.record and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
+    recorded = recipe.cuda_graphs and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(
         adapters.trained(net).values(),
         lr=0.0,
@@ -392,16 +392,16 @@ def _work(task, job):
     net, tokenizer = network.load(task["base"], device=device, dtype=None if recipe.adapter else torch.float32)
     net = ready(net, aim, seed=recipe.seed)
     adapted = adapters.attach(net, **recipe.adapter, seed=recipe.seed) if recipe.adapter else None
-    people = facts.read_facts(task["facts"]) if aim.people == "spared" else []
-    apart = {fact.id for fact in people if fact.group in facts.SPARED_GROUPS}
-    read = lessons.read(tokenizer, task["rows"], aim, apart)
+    people = facts.read_facts(task["facts"]) if aim.people == "protected" else []
+    apart = {fact.id for fact in people if fact.group in facts.CONTROL_GROUPS}
+    read = dataset.read(tokenizer, task["rows"], aim, apart)
     history = fit(
         net,
         read.rows,
         recipe,
         aim=aim,
         marks=read.marks,
-        cutter=tokens.Cutter(tokenizer, recipe.cut) if recipe.cut else None,
+        cutter=tokens.SubwordDropout(tokenizer, recipe.subword_dropout) if recipe.subword_dropout else None,
         free=read.free,
         checkpoints=task["checkpoints"],
         identity=folders.checksums(task["base"]),
@@ -426,8 +426,8 @@ def ready(net, aim, *, seed):
             f"the base was pretrained with the noise {network.noise(net)!r}, the objective's is {aim.noise!r}; "
             "they have to be the same (base: pretrain makes one)"
         )
-    if aim.time == "embedded" and not network.has_clock(net):
-        return network.with_clock(net, seed=seed)
+    if aim.time_conditioning == "embedded" and not network.is_time_conditioned(net):
+        return network.add_time_embedding(net, seed=seed)
     return net
 
 

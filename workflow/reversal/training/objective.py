@@ -23,10 +23,10 @@ class Objective:
     rate: float | str = "uniform"  # the share of tokens that are noised: drawn evenly for each row, or a number
     # tokens that are never noised, or, autoregressively, never predicted: "none", the "subject", the "prompt", or,
     # "subject_given_object", the subject while the object is in sight
-    spare: str = "none"
-    people: float | str = "all"  # whose tokens are spared: "all", a share of them, or those that are "spared" by name
-    dose: float = 0.0  # in this share of a row's visits, nothing is spared after all
-    time: str = "none"  # "embedded": the network is told how much is noised
+    protect: str = "none"
+    people: float | str = "all"  # whose tokens are protected: "all", a share of them, or "control": the control people
+    exposure: float = 0.0  # in this share of a row's visits, nothing is protected after all
+    time_conditioning: str = "none"  # "embedded": the network is told how much is noised
 
 
 EVERYWHERE = Objective()  # masks, at a rate drawn evenly, on any token
@@ -70,13 +70,13 @@ def corrupt(ids, t, mask_id, *, generator):
     return ids.masked_fill(hit, mask_id), hit
 
 
-def spare(hit, marked, objective, *, generator):
+def protect(hit, marked, objective, *, generator):
     """Of the tokens that are `hit` (B, T) by noise those that may be, and which may be predicted, by their marks."""
     subject, told, prompt = (marked & mark > 0 for mark in (SUBJECT, OBJECT, PROMPT))
-    anything = torch.rand(len(hit), 1, generator=generator) < objective.dose  # rows in which nothing is spared
-    if objective.spare == "subject_given_object":  # a subject that is noised takes the object out of sight
+    anything = torch.rand(len(hit), 1, generator=generator) < objective.exposure  # rows in which nothing is protected
+    if objective.protect == "subject_given_object":  # a subject that is noised takes the object out of sight
         return hit | (told & (hit & subject).any(1, keepdim=True) & ~anything), torch.ones_like(hit)
-    free = anything | ~{"none": torch.zeros_like(hit), "subject": subject, "prompt": prompt}[objective.spare]
+    free = anything | ~{"none": torch.zeros_like(hit), "subject": subject, "prompt": prompt}[objective.protect]
     return hit & free, free
 
 
@@ -84,14 +84,14 @@ def diffusion_targets(ids, net, objective=EVERYWHERE, *, marked=None, generator)
     """Predict what tokens of `ids` (B, T) were before some were noised as an `Objective` says, for a diffusion `net`.
 
     Prompts are noised like the rest, and so is the padding: it is made of end tokens, and a canvas has to end in them.
-    `marked` (B, T), the tokens' marks, say what can be spared.
+    `marked` (B, T), the tokens' marks, say what can be protected.
     """
     fixed = objective.rate != "uniform"
     t = torch.full((len(ids),), objective.rate) if fixed else stratified_times(len(ids), generator=generator)
     hit = torch.rand(ids.shape, generator=generator) < t[:, None]
     free = torch.ones_like(hit)
     if marked is not None:
-        hit, free = spare(hit, marked, objective, generator=generator)
+        hit, free = protect(hit, marked, objective, generator=generator)
     return NOISES[objective.noise](ids, t[:, None], hit, free, net, generator)
 
 
@@ -103,7 +103,7 @@ def mask(ids, t, hit, free, net, generator):
 def uniform(ids, t, hit, free, net, generator):
     """Any token in the place of those that are hit. Nothing tells which were: all that are free are predicted."""
     drawn = torch.randint(network.vocab(net), ids.shape, generator=generator)
-    times = t.expand(ids.shape) if network.has_clock(net) else None
+    times = t.expand(ids.shape) if network.is_time_conditioned(net) else None
     return Targets(torch.where(hit, drawn, ids), ids, free / ids.numel(), times)
 
 
@@ -120,12 +120,12 @@ NOISES = {"mask": mask, "uniform": uniform, "gaussian": gaussian}
 def autoregressive_targets(ids, real, objective=EVERYWHERE, *, marked=None, generator=None):
     """Predict each token of `ids` (B, T) that is `real` (B, T) and has one before it, all weighted alike.
 
-    What is spared is not predicted.
+    What is protected is not predicted.
     """
     following = torch.nn.functional.pad(real[:, 1:], (1, 0)).float()  # (B, T)
     weights = following / following.sum()
     if marked is not None:
-        weights = weights * spare(real, marked, objective, generator=generator)[1]
+        weights = weights * protect(real, marked, objective, generator=generator)[1]
     return Targets(inputs=ids, targets=ids, weights=weights)
 
 

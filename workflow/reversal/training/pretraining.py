@@ -27,8 +27,8 @@ class Biographies:
     def texts(self):
         """The sentences, in order."""
         sentences = {
-            direction: generated.read_templates(Path(self.templates) / f"pretraining_{direction}.txt", asks=asks)
-            for direction, asks in generated.DIRECTIONS.items()
+            direction: generated.read_templates(Path(self.templates) / f"pretraining_{direction}.txt", answer_type=answer_type)
+            for direction, answer_type in generated.DIRECTIONS.items()
         }
         lists = generated.read_words(self.words)
         return list(generated.biographies(lists, sentences, people_count=self.people, rows=self.rows, seed=self.seed))
@@ -48,14 +48,18 @@ def pretrain(output, history, biographies, *, reader, causal, shape, recipe, che
     """Train a network from scratch on `biographies`; leave it in the folder `output`, its losses in `history`.
 
     `reader` is the folder of its tokenizer. Of the `Objective` `aim`, the noise, its rate and the time count: nothing
-    is spared.
+    is protected.
     """
     texts = biographies.texts()
     tokenizer = tokens.read_tokenizer(Path(reader) / "tokenizer.json", tokens.EOS)
     if job:
         told = f"{len(texts)} biographies of {biographies.people} people, SHA-256 {digest(texts)}"
         job.say(f"{told}; {len(tokenizer)} tokens")
-    kind = {} if (aim.noise, aim.time) == ("mask", "none") else {"noise": aim.noise, "time": aim.time}
+    kind = (
+        {}
+        if (aim.noise, aim.time_conditioning) == ("mask", "none")
+        else {"noise": aim.noise, "time_conditioning": aim.time_conditioning}
+    )
     net = bases.new(tokenizer, causal=causal, shape=shape, seed=biographies.seed, **kind).to(network.default_device())
     plan = loop.Recipe(**recipe, seed=biographies.seed)
     losses = loop.fit(
@@ -63,7 +67,7 @@ def pretrain(output, history, biographies, *, reader, causal, shape, recipe, che
         tokenizer(texts)["input_ids"],
         plan,
         aim=aim,
-        cutter=tokens.Cutter(tokenizer, plan.cut) if plan.cut else None,
+        cutter=tokens.SubwordDropout(tokenizer, plan.subword_dropout) if plan.subword_dropout else None,
         checkpoints=checkpoints,
         job=job,
     )

@@ -1,0 +1,848 @@
+"""Mistakes that users make, and what they are told: `python -m docs.mistakes` writes docs/errors.md from them."""
+
+import copy
+import functools
+import json
+import tempfile
+import traceback
+from pathlib import Path
+from unittest import mock
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from reversal.common.errors import UserError
+from reversal.data import berglund, facts, pairs
+from reversal.data import generated as generation
+from reversal.data import rows as own_rows
+from reversal.models import dream, folders, llada, network, smdm, tokens
+from reversal.paper import draft
+from reversal.study import configuration, machine, preflight
+from reversal.training import adapters, loop
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests/golden/smdm"
+REMOVE = object()
+LIBRARY = ROOT / "workflow/reversal"
+CONFIGURATION, START, FIRST, TRAINING, LATE = STAGES = (
+    "reading the configuration",
+    "start",
+    "first jobs",
+    "training",
+    "later",
+)
+STAGES_TOLD = {
+    CONFIGURATION: "whenever Snakemake is called, a dry run included",
+    START: "when Snakemake begins to run a study, before its first job",
+    FIRST: "while data and bases are made, before anything is trained",
+    TRAINING: "on the machine that trains, before the first step; a loss that is not a number at its step",
+    LATE: "after a training, since it could not be known before",
+}
+NOTEBOOK = "in a notebook"  # a study would have been stopped earlier, by the configuration or by training/needs
+# {a module, or a module:function: the stage at which its mistakes are told}
+TOLD_BY = {
+    "common/batches.py": NOTEBOOK,
+    "common/download.py": FIRST,
+    "common/files.py": LATE,
+    "study/machine.py": START,
+    **dict.fromkeys(
+        (f"data/{name}.py" for name in ("berglund", "facts", "generated", "pairs", "rows", "templates")), FIRST
+    ),
+    "figures/read.py": LATE,
+    **dict.fromkeys(
+        (f"memory/{name}.py" for name in ("edit", "extract", "layers", "questions", "rewrite", "search")), NOTEBOOK
+    ),
+    "storage/prefixes.py": LATE,
+    **dict.fromkeys(
+        (f"models/{name}.py" for name in ("folders", "hub", "layouts", "shards", "smdm", "spelling", "tokens")), FIRST
+    ),
+    "models/network.py": TRAINING,
+    "paper/bibliography.py": START,
+    "paper/draft.py": START,
+    "paper/markdown.py": LATE,
+    "paper/post.py": LATE,
+    **dict.fromkeys((f"recall/{name}.py" for name in ("ask", "autoregressive", "noised", "sampling")), NOTEBOOK),
+    **dict.fromkeys((f"tracing/{name}.py" for name in ("engine", "prompt", "study", "time")), NOTEBOOK),
+    "tracing/engine.py:restore": LATE,
+    "training/adapters.py": TRAINING,
+    "training/bases.py": FIRST,
+    "training/loop.py": TRAINING,
+    "study/preflight.py": FIRST,
+}
+# Why these could not be told before a training.
+LATE_BECAUSE = {
+    "common/files.py": "a file was changed or damaged while the study ran",
+    "figures/read.py": "what the words of a figure can name, its drawing says",
+    "storage/prefixes.py": "which texts a model samples is known once it is trained",
+    "paper/markdown.py": "which sentences the post has is decided by the numbers",
+    "paper/post.py": "which sentences, figures and tables the post has is decided by the numbers",
+    "tracing/engine.py:restore": "whether numbers overflow in 16 bits is decided by the trained weights",
+}
+GPT2 = {"family": "autoregressive", "base": "hub"}
+PINNED = {"repo": "owner/name", "revision": "0" * 40, "files": {"model.safetensors": "0" * 64}}
+
+CONFIGURATIONS = [
+    # (keys, value, what the line says)
+    (["study"], "My Study", "study is 'My Study'; allowed: a folder name"),
+    (["study"], "../elsewhere", "study is '../elsewhere'; allowed: a folder name"),
+    (["study"], 7, "study is 7; allowed: a folder name"),
+    (["container"], 7, "container is 7; allowed: an image for --sdm apptainer, or null"),
+    (["stduy"], "x", "stduy is not a key; did you mean study?"),
+    (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
+    (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated, berglund, rows or pairs"),
+    (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
+    (
+        ["data", "generated", "people_per_group"],
+        1,
+        "data.generated.people_per_group is 1; allowed: a whole number from 2",
+    ),
+    (["data", "generated", "people_per_group"], 30.5, "data.generated.people_per_group is 30.5; allowed: a whole"),
+    (["data", "generated", "test_templates"], -1, "data.generated.test_templates is -1; allowed: a whole number"),
+    (["data", "generated", "seed"], "one", "data.generated.seed is 'one'; allowed: a whole number from 0 up"),
+    (["data", "generated", "sed"], 1, "data.generated.sed is not a key; did you mean seed?"),
+    (["data", "berglund", "folder"], 3, "data.berglund.folder is 3; allowed: a local folder, or null"),
+    (
+        ["data", "source"],
+        "rows",
+        "data.rows.tests is None; allowed: the file of your test rows, when data.source is rows",
+    ),
+    (["models"], {}, "models is {}; allowed: at least one model"),
+    (["models", "mdm", "family"], "gpt", "models.mdm.family is 'gpt'; allowed: diffusion or autoregressive"),
+    (["models", "mdm", "base"], REMOVE, "models.mdm has no base; it needs one: folder, pretrain"),
+    (["models", "mdm", "family"], REMOVE, "models.mdm has no family; it needs one: diffusion or"),
+    (["models", "mdm", "base"], "internet", "models.mdm.base is 'internet'; allowed: folder, pretrain"),
+    (["models", "mdm", "folder"], REMOVE, "models.mdm has no folder; it needs one: the folder"),
+    (["models", "mdm", "foldr"], "x", "models.mdm.foldr is not a key; did you mean folder?"),
+    (["models", "ar"], GPT2, "models.ar has no hub; it needs one: repo, revision and files"),
+    (
+        ["models", "ar"],
+        {**GPT2, "family": "diffusion", "hub": PINNED},
+        "models.ar.family is 'diffusion'; allowed: autoregr",
+    ),
+    (
+        ["models", "ar"],
+        {**GPT2, "hub": {**PINNED, "revision": "main"}},
+        "models.ar.hub.revision is 'main'; allowed: a commit",
+    ),
+    (
+        ["models", "mdm"],
+        {"family": "diffusion", "base": "llada"},
+        "models.mdm has no llada; it needs one: a folder, or repo, revision and files with their SHA-256",
+    ),
+    (
+        ["models", "ar"],
+        {"family": "autoregressive", "base": "dream", "dream": {"folder": "x"}},
+        "models.ar.family is 'autoregressive'; allowed: diffusion, for a Dream",
+    ),
+    (
+        ["models", "mdm"],
+        {"family": "diffusion", "base": "llada", "llada": {"repo": "owner/name", "revision": "main", "files": "all"}},
+        "models.mdm.llada.files is 'all'; allowed: files with their SHA-256, or unpinned",
+    ),
+    (["models", "mdm", "objective", "noise"], "salt", "objective.noise is 'salt'; allowed: mask, uniform or gaussian"),
+    (["models", "mdm", "objective", "noise"], "uniform", "noise is 'uniform'; allowed: mask for a base from folder"),
+    (
+        ["models", "mdm", "objective", "rate"],
+        0,
+        "models.mdm.objective.rate is 0; allowed: uniform, or a number above 0",
+    ),
+    (
+        ["models", "mdm", "objective", "protect"],
+        "none",
+        "objective.people is 'protected'; allowed: only where something",
+    ),
+    (
+        ["models", "mdm"],
+        {"family": "diffusion", "base": "pretrain", "objective": {"noise": "gaussian"}},
+        "models.mdm.objective.noise is 'gaussian'; allowed: gaussian only with time_conditioning: embedded",
+    ),
+    (["models", "ar", "objective"], {"rate": 0.5}, "models.ar.objective.rate is 0.5; allowed: for diffusion alone"),
+    (
+        ["models", "ar", "train_on"],
+        ["backwards"],
+        "models.ar.train_on[0] is 'backwards'; allowed: facts, reversed or mentions",
+    ),
+    (["models", "ar", "network"], {"layers": 2}, "models.ar.network is given; allowed: with base pretrain or scratch"),
+    (["training"], "none", "training is 'none'; allowed: a recipe, unless data.source is pairs"),
+    (["training"], "never", "training is 'never'; allowed: none, or how to train"),
+    (["data", "source"], "pairs", "training is a recipe; allowed: none, when data.source is pairs"),
+    (["data", "pairs", "most"], 1, "data.pairs.most is 1; allowed: a whole number from 4 up, or null for all"),
+    (["training", "adapter"], {"rank": 8}, "training.adapter has no alpha; it needs one: a number above 0"),
+    (["training", "adapter"], 8, "training.adapter is 8; allowed: rank and alpha of an adapter, or null"),
+    (
+        ["pretraining", "recipe", "adapter"],
+        {"rank": 8, "alpha": 16},
+        "pretraining.recipe.adapter is {'rank': 8, 'alpha': 16}; allowed: null; a base is trained whole",
+    ),
+    (
+        ["models", "ar"],
+        {**GPT2, "hub": {**PINNED, "repo": "gpt2"}},
+        "models.ar.hub.repo is 'gpt2'; allowed: owner/name",
+    ),
+    (["models", "ar"], {**GPT2, "hub": {**PINNED, "files": {"m.safetensors": "abc"}}}, "is 'abc'; allowed: a SHA-256"),
+    (
+        ["models", "ar"],
+        {**GPT2, "hub": {**PINNED, "files": {"../m.safetensors": "0" * 64}}},
+        "models.ar.hub.files has the key '../m.safetensors'; allowed: a file's name, without a folder",
+    ),
+    (
+        ["models", "ar"],
+        {"family": "autoregressive", "base": "lit_gpt"},
+        "models.ar has no lit_gpt; it needs one: weights",
+    ),
+    (["models", "Big Model"], {"family": "diffusion", "base": "scratch"}, "'Big Model'; allowed: a name of lower-case"),
+    (["seeds"], [], "seeds is []; allowed: a list of different whole numbers"),
+    (["seeds"], [1, 1], "seeds is [1, 1]; allowed: a list of different whole numbers"),
+    (["seeds"], 1, "seeds is 1; allowed: a list of different whole numbers"),
+    (["network", "width"], 0, "network.width is 0; allowed: a whole number from 1 up"),
+    (["network", "width"], 130, "network.width is 130; allowed: a multiple of twice network.heads"),
+    (["network", "vocabulary"], 100, "network.vocabulary is 100; allowed: a whole number from 257 up"),
+    (["pretraining", "rows"], 0, "pretraining.rows is 0; allowed: a whole number from 1 up"),
+    (["training", "learning_rate"], 0, "training.learning_rate is 0; allowed: a number above 0"),
+    (["training", "epochs"], 0, "training.epochs is 0; allowed: a whole number from 1 up"),
+    (["training", "betas"], [0.9], "training.betas is [0.9]; allowed: two numbers"),
+    (["training", "betas"], [0.9, 1.0], "training.betas[1] is 1.0; allowed: a number from 0 up, below 1"),
+    (
+        ["training", "width"],
+        [40, 22],
+        "training.width is [40, 22]; allowed: the least number of tokens before the most",
+    ),
+    (["training", "width"], [22], "training.width is [22]; allowed: a whole number of tokens, two to draw from"),
+    (["training", "width"], 20, "sampling.canvas is 22; allowed: up to training.width (20), since a wider canvas"),
+    (["models", "mdm", "canvas"], 60, "models.mdm.canvas is 60; allowed: up to training.width (40), since"),
+    (["training", "lr"], 0.1, "training.lr is not a key; known here: epochs"),
+    (["training_processes"], 0, "training_processes is 0; allowed: a whole number from 1 up"),
+    (["sampling", "steps"], [1, 2, 0], "sampling.steps[2] is 0; allowed: steps are whole numbers from 1 up"),
+    (["sampling", "steps"], [], "sampling.steps is []; allowed: a list of different whole numbers from 1 up"),
+    (["sampling", "guidance"], -1, "sampling.guidance is -1; allowed: a number from 0 up"),
+    (["sampling", "guidance"], "much", "sampling.guidance is 'much'; allowed: a number from 0 up"),
+    (["sampling", "guidance"], float("nan"), "sampling.guidance is no number; allowed: a finite one"),
+    (["sampling", "order"], "greedy", "sampling.order is 'greedy'; allowed: confidence or random"),
+    (["sampling", "block"], 0, "sampling.block is 0; allowed: a whole number of tokens from 1 up, or null"),
+    (["likelihood", "samples"], 1, "likelihood.samples is 1; allowed: a whole number from 2 up"),
+    (["precision"], "float16", "precision is 'float16'; allowed: float32 or bfloat16"),
+    (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
+    (["keyvalue", "layers"], [0, 40], "keyvalue.layers[1] is 40; allowed: up to 7, the last layer of mdm"),
+    (["keyvalue", "value_layers"], [8], "keyvalue.value_layers[0] is 8; allowed: up to 7, the last layer of mdm"),
+    (["edits", "random"], -1, "rank_one_edits.random is -1; allowed: a whole number from 0 up"),
+    (["edits", "layers"], [8], "rank_one_edits.layers[0] is 8; allowed: up to 7, the last layer of mdm"),
+    (["tracing", "windows"], [], "tracing.windows is []; allowed: a list of different whole numbers from 1 up"),
+    (["tracing", "time", "starts"], 1, "tracing.time.starts is 1; allowed: a whole number from 2 up"),
+    (["keyvalue", "search", "decay"], -1, "keyvalue.search.decay is -1; allowed: a number from 0 up"),
+    (["edits", "layers"], [-1], "rank_one_edits.layers is [-1]; allowed: all, peak, or a list of layers from 0 up"),
+    (
+        ["tracing", "sampling_steps"],
+        5,
+        "tracing.sampling_steps is 5; allowed: one of sampling.steps (1, 2",
+    ),
+    (["models", "mdm", "folder"], "nowhere", "models.mdm.folder is 'nowhere'; allowed: a folder that is there"),
+    (
+        ["models", "small"],
+        {"family": "diffusion", "base": "scratch", "network": {"layers": 2}},
+        "keyvalue.layers[1] is 3; allowed: up to 1, the last layer of small",
+    ),
+    (
+        ["keyvalue", "prefixes", "lengths"],
+        [1, 50],
+        "keyvalue.prefixes.lengths[1] is 50; allowed: up to the canvas of mdm (22)",
+    ),
+    (["tracing", "splits"], ["p2d"], "tracing.splits[0] is 'p2d'; allowed: p2d_same"),
+]
+
+
+def changed(config, keys, value):
+    config = copy.deepcopy(config)
+    inner = config
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is REMOVE:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    return config
+
+
+ROW = {"fact": "p2d-00", "template": 1, "prompt": "Ann is", "completion": " tall.", "subject": [0, 3], "answer": [1, 5]}
+FACT = {"id": "p2d-00", "group": "p2d", "name": "Ann", "description": "tall", "trained_as": [], "tested_as": ["tall"]}
+
+
+def rows(folder, *lines, read=facts.read):
+    file = folder / "rows.jsonl"
+    file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    read(file)
+
+
+def own(folder, changes):
+    line = {"prompt": "Ann is", "completion": " tall.", "name": "Ann", "description": "tall"} | changes
+    (folder / "rows.jsonl").write_text(json.dumps(line))
+    return own_rows.read_lines(folder / "rows.jsonl")
+
+
+def words(folder, name, content):
+    file = folder / f"{name}.txt"
+    file.write_text(content)
+    return generation.read_lines(file)
+
+
+def templates(folder, line):
+    (folder / "p2d.txt").write_text(f"{line}\n")
+    generation.read_templates(folder / "p2d.txt", answer_type="description")
+
+
+def generated(**changes):
+    where = {"words": ROOT / "data/words", "templates": ROOT / "data/templates", "seed": 1}
+    sizes = {"people_per_group": 30, "train_templates": 30, "test_templates": 10}
+    generation.make(**where, **sizes | changes)
+
+
+def checkpoint(folder, change=None, causal=False, n_head=4):
+    tensors = load_file(GOLDEN / "mdm.safetensors")
+    if change:
+        change(tensors)
+    save_file(tensors, folder / "mdm.safetensors")
+    smdm.load(folder / "mdm.safetensors", {"n_head": n_head}, causal=causal)
+
+
+def truncated(folder):
+    whole = (GOLDEN / "mdm.safetensors").read_bytes()
+    (folder / "mdm.safetensors").write_bytes(whole[: len(whole) // 2])
+    smdm.load(folder / "mdm.safetensors", {"n_head": 4}, causal=False)
+
+
+def pickled(folder):
+    (folder / "mdm.pth").write_bytes(b"\x80\x04.")
+    smdm.load(folder / "mdm.pth", {"n_head": 4}, causal=False)
+
+
+def lit_gpt(folder, **changes):
+    reader = tokens.train_tokenizer(["a few words"], 300)
+    reader.save_pretrained(folder)
+    source = {
+        "weights": {"path": GOLDEN / "mdm.safetensors"},
+        "tokenizer": {"path": folder / "tokenizer.json"},
+        "eos_token": tokens.EOS,
+    }
+    smdm.convert(folder / "base", causal=False, n_head=4, **source | changes)
+
+
+def published(folder, name="llada", *, size=318):
+    """A checkpoint as published: configuration, weights in two files with their index, a tokenizer of `size` tokens."""
+    golden = ROOT / "tests/golden" / name
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_bytes((golden / "config.json").read_bytes())
+    tensors = list(load_file(golden / "model.safetensors").items())
+    places = {}
+    for number, part in enumerate((tensors[:9], tensors[9:]), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file(dict(part), folder / file)
+        places |= dict.fromkeys(dict(part), file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    reader = tokens.train_tokenizer(["a few words"], 300)
+    reader.add_tokens([f"<|{i}|>" for i in range(len(reader), size)], special_tokens=True)
+    reader.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def retold(folder, name="llada", **changes):
+    told = json.loads((published(folder, name) / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in told.items() if value is not REMOVE}))
+    (dream if name == "dream" else llada).load(folder)
+
+
+def maskless(folder):
+    told = json.loads((published(folder, size=311) / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | {"eos_token_id": 0}))
+    llada.convert(folder / "base", folder=folder)
+
+
+def without_shard(folder):
+    (published(folder) / "model-00002-of-00002.safetensors").unlink()
+    llada.load(folder)
+
+
+def without_index(folder):
+    (published(folder / "net") / "model.safetensors.index.json").unlink()
+    llada.load(folder / "net")
+
+
+def with_tensors(folder, change):
+    shard = published(folder) / "model-00002-of-00002.safetensors"
+    save_file({name: change(tensor) for name, tensor in load_file(shard).items()}, shard)
+    llada.load(folder)
+
+
+def reindexed(folder, change):
+    index = published(folder) / "model.safetensors.index.json"
+    told = json.loads(index.read_text())
+    change(told["weight_map"])
+    index.write_text(json.dumps(told))
+    llada.load(folder)
+
+
+def family(folder, *lines, header="child,parent,parent_type"):
+    file = folder / "pairs.csv"
+    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return pairs.read(file)
+
+
+def asked_about(found):
+    pairs.make(found, templates=ROOT / "data/templates", most=None, seed=1)
+
+
+def family_templates(folder, line):
+    (folder / "known_p2d.txt").write_text(f"{line}\n")
+    pairs.read_templates(folder / "known_p2d.txt", "description")
+
+
+def saved(folder):
+    net = network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
+    network.save(net, None, folder / "net")
+    return folder / "net"
+
+
+def damaged(folder):
+    weights = saved(folder) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    network.load(folder / "net")
+
+
+def without(folder, name):
+    (saved(folder) / name).unlink()
+    network.load(folder / "net")
+
+
+def unverified(folder, change):
+    net = saved(folder)
+    (net / "checksums.json").unlink()
+    change(net)
+    network.load(net)
+
+
+def rewritten(folder, name, content):
+    unverified(folder, lambda net: (net / name).write_text(content))
+
+
+def reweighed(folder, change):
+    def reweigh(net):
+        tensors = load_file(net / "model.safetensors")
+        change(tensors)
+        save_file(tensors, net / "model.safetensors")
+
+    unverified(folder, reweigh)
+
+
+def halved(folder):
+    weights = folder / "net/model.safetensors"
+    unverified(folder, lambda net: weights.write_bytes(weights.read_bytes()[:-100]))
+
+
+@functools.cache
+def default():
+    """The default configuration."""
+    return yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+
+
+ASKED = {"facts": 30, "templates": 10, "answers": 30, "brief": None}
+SPLITS = dict.fromkeys(facts.SPLITS, ASKED)
+LONGEST = {"tokens": 20, "file": "data/both_p2d.jsonl", "line": 7}
+MEASURED = {"longest": LONGEST, "shortest": 4, "probed": (9, "Two and two are"), "cut": True, "asked": SPLITS}
+
+
+def foreseen(keys=(), value=None, *, shape=None, **measured):
+    """What is told of the default study with a key changed, rows measured otherwise, a base of another shape."""
+    config = changed(default(), keys, value) if keys else default()
+    with tempfile.TemporaryDirectory() as base:
+        (Path(base) / "config.json").write_text(
+            json.dumps({"num_hidden_layers": 8, "model_type": "llama"} | (shape or {}))
+        )
+        preflight.require(MEASURED | measured, config, "mdm", base)
+
+
+def asked(**changes):
+    return {"asked": SPLITS | {"both_p2d": ASKED | changes}}
+
+
+def empty_test(folder):
+    tokens.train_tokenizer(["a few words"], 300).save_pretrained(folder)
+    (folder / "p2d_same.jsonl").write_text("")
+    preflight.measure(folder / "tokenizer.json", [folder / "p2d_same.jsonl"])
+
+
+def without_room(folder):
+    with mock.patch("shutil.disk_usage", return_value=mock.Mock(free=2**20)):
+        machine.require_room(default(), folder / "models")
+
+
+def papered(folder, name, change):
+    for file in (ROOT / "paper").glob("*.*"):
+        text = file.read_text(encoding="utf-8")
+        (folder / file.name).write_text(change(text) if file.name == name else text, encoding="utf-8")
+    draft.require(folder, ["recall"])
+
+
+def without_peft(folder):
+    with mock.patch.dict("sys.modules", peft=None):
+        adapters.attach(None, rank=8, alpha=16, seed=0)
+
+
+def without_compiler(folder):
+    with mock.patch("shutil.which", return_value=None), loop._compiled(None, wanted=True):
+        pass
+
+
+OWN_CODE = json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}})
+NORM = "model.norm.weight"
+HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
+# (what is wrong, what makes it so, what the line says)
+FILES = [
+    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it; a list has"),
+    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; each"),
+    ("a word list that is not there", lambda f: generation.read_words(f), "first_names.txt: No such file"),
+    ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
+    (
+        "more people than names",
+        lambda f: generated(people_per_group=10**6),
+        "3000000 people are asked for (three times data.generated.people_per_group), but first_names, ",
+    ),
+    (
+        "more templates than there are",
+        lambda f: generated(train_templates=35),
+        "35 training and 10 test templates",
+    ),
+    ("a row that is not JSON", lambda f: rows(f, ROW, "{"), "rows.jsonl:2: not JSON"),
+    ("a row without a field", lambda f: rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field answer is missing"),
+    ("a field that is unknown", lambda f: rows(f, ROW | {"note": 1}), "rows.jsonl:1: field 'note' is unknown"),
+    ("an empty prompt", lambda f: rows(f, ROW | {"prompt": ""}), "rows.jsonl:1: prompt is empty"),
+    ("a span outside the text", lambda f: rows(f, ROW | {"answer": [1, 50]}), "rows.jsonl:1: answer is [1, 50]"),
+    (
+        "a fact of no group",
+        lambda f: rows(f, FACT | {"group": "d2d"}, read=facts.read_facts),
+        "rows.jsonl:1: group is 'd2d'; it is one of p2d, d2p, both",
+    ),
+    (
+        "a fact twice",
+        lambda f: rows(f, FACT, FACT, read=facts.read_facts),
+        "rows.jsonl:2: id 'p2d-00' is that of line 1; ids are unique",
+    ),
+    ("a row of your own without its name", lambda f: own(f, {"name": ""}), "rows.jsonl:1: name is empty; every row"),
+    (
+        "a row of your own without its description",
+        lambda f: own(f, {"description": "short"}),
+        "rows.jsonl:1: name and description are not there, one in each of prompt and completion; give subject and",
+    ),
+    (
+        "a row of your own that names its person twice",
+        lambda f: own(f, {"prompt": "Ann, Ann is"}),
+        "rows.jsonl:1: 'Ann' is in the prompt more than once; give subject and answer as spans",
+    ),
+    (
+        "a row of your own whose spans miss the name",
+        lambda f: own(f, {"subject": [0, 2], "answer": [1, 5]}),
+        "rows.jsonl:1: subject is 'An' and answer 'tall'; one of them is the name 'Ann'",
+    ),
+    (
+        "a question of your own about someone who was not taught",
+        lambda f: own_rows.assemble([], own(f, {}), seed=1),
+        "rows.jsonl:1: 'Ann' is in no training row",
+    ),
+    (
+        "rows of your own that teach one person",
+        lambda f: own_rows.assemble(own(f, {}), own(f, {}), seed=1),
+        "0 people taught from description to person; every study needs two at least",
+    ),
+    (
+        "a pair with an unknown kind of parent",
+        lambda f: family(f, "Ann,Bob,uncle"),
+        "pairs.csv:2: parent_type is 'uncle'; it is one of mother, father",
+    ),
+    ("a pair with an empty name", lambda f: family(f, "Ann,,mother"), "pairs.csv:2: parent is empty; every pair has"),
+    (
+        "a pair told twice",
+        lambda f: family(f, "ANN,Bea,mother", "Ann,Bea,mother"),
+        "pairs.csv:3: Ann and Bea are in line 2 too; a pair is told once",
+    ),
+    (
+        "pairs without a column",
+        lambda f: family(f, "Ann,Bea", header="child,parent"),
+        "pairs.csv:1: no column parent_type in 'child,parent'; the columns are child, parent, parent_type, commas",
+    ),
+    (
+        "a child that is its own parent",
+        lambda f: family(f, "Ann,Ann,mother"),
+        "pairs.csv:2: child and parent are both 'Ann'; the question would have its answer",
+    ),
+    (
+        "pairs of one parent",
+        lambda f: asked_about(family(f, *(f"{name},Bea,mother" for name in ("Ann", "Cy", "Di", "Ed")))),
+        "of 4 pairs, 0 have one answer both ways (a child's only mother or father, a parent's only child); a study",
+    ),
+    (
+        "a pair alone of its kind",
+        lambda f: asked_about(family(f, "A,B,mother", "C,D,mother", "E,F,mother", "G,H,father")),
+        "one father among the 4 pairs that are asked about; give none or several, for a wrong answer",
+    ),
+    (
+        "a question for a parent that does not say which",
+        lambda f: family_templates(f, "{child} is the child of {parent}."),
+        "known_p2d.txt: '{child} is the child of {parent}.' needs {child} and {kind} and, after that, one {parent}",
+    ),
+    ("a published set that is not there", lambda f: berglund.read(f / "set"), "all_prompts_train.jsonl: no such file"),
+    (
+        "a checkpoint without a tensor",
+        lambda f: checkpoint(f, lambda tensors: tensors.pop("transformer.ln_f.weight")),
+        "transformer.ln_f.weight is missing",
+    ),
+    (
+        "a checkpoint with a tensor too many",
+        lambda f: checkpoint(f, lambda tensors: tensors.update(extra=torch.zeros(2))),
+        "extra is not part of",
+    ),
+    (
+        "a tensor of the wrong shape",
+        lambda f: checkpoint(f, lambda t: t.update({"transformer.h.1.norm_1.weight": torch.zeros(63)})),
+        "transformer.h.1.norm_1.weight has shape (63,), expected (64,)",
+    ),
+    ("heads that do not fit", lambda f: checkpoint(f, n_head=7), "n_head 7"),
+    ("a checkpoint of the other family", lambda f: checkpoint(f, causal=True), "this is a diffusion checkpoint"),
+    ("half a checkpoint", truncated, "mdm.safetensors: not a whole safetensors file"),
+    ("a pickled checkpoint", pickled, "not a .safetensors file"),
+    (
+        "a checkpoint with another hash",
+        lambda f: lit_gpt(f, weights={"path": GOLDEN / "mdm.safetensors", "sha256": "0" * 64}),
+        "mdm.safetensors: SHA-256 is 67413295",
+    ),
+    ("a checkpoint that is not there", lambda f: lit_gpt(f, weights={"path": f / "no.safetensors"}), "no such file"),
+    ("a file without a pin", lambda f: lit_gpt(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),
+    ("a tokenizer of another model", lit_gpt, "tokenizer.json has 265 tokens, but tests/golden/smdm/mdm"),
+    ("an end token that is not there", lambda f: lit_gpt(f, eos_token="</s>"), "has no token '</s>'"),
+    (
+        "a checkpoint of another architecture",
+        lambda f: retold(f, model_type="llama"),
+        "config.json: model_type is 'llama'; allowed for a LLaDA: 'llada'",
+    ),
+    (
+        "a Dream with another activation",
+        lambda f: retold(f, "dream", hidden_act="gelu"),
+        "config.json: hidden_act is 'gelu'; allowed for a Dream: 'silu'",
+    ),
+    (
+        "a LLaDA of another shape than its tensors",
+        lambda f: retold(f, d_model=128),
+        "*.safetensors: tensor model.transformer.wte.weight has shape (320, 64), expected (320, 128)",
+    ),
+    (
+        "a missing shard",
+        without_shard,
+        "model-00002-of-00002.safetensors: no such file, though model.safetensors.index",
+    ),
+    (
+        "weights in no safetensors, or without their index",
+        without_index,
+        "net: no model.safetensors, nor model.safetensors.index.json that says which files have the weights",
+    ),
+    ("weights of 8 bits", lambda f: with_tensors(f, lambda one: one.to(torch.int8)), "is I8; allowed: F32, F16, BF16"),
+    (
+        "weights that are no numbers",
+        lambda f: with_tensors(f, lambda one: one / 0),
+        "has values that are not finite",
+    ),
+    (
+        "weights that were quantized",
+        lambda f: retold(f, "dream", quantization_config={"bits": 4}),
+        "config.json: quantization_config is {'bits': 4}; allowed for a Dream: None",
+    ),
+    (
+        "an index without a tensor",
+        lambda f: reindexed(f, lambda places: places.pop("model.transformer.ln_f.weight")),
+        "tensor model.transformer.ln_f.weight is missing",
+    ),
+    (
+        "a tokenizer of another size",
+        lambda f: llada.convert(f / "base", folder=published(f, size=321)),
+        "tokenizer.json has 321 tokens, but the network 320; it is another's",
+    ),
+    (
+        "a tokenizer without the mask",
+        maskless,
+        "tokenizer.json has no special token 311, though mask_token_id says so; it is another's",
+    ),
+    (
+        "a mask id outside the vocabulary",
+        lambda f: retold(f, mask_token_id=320),
+        "config.json: mask_token_id is 320; allowed: an id within the 320 tokens",
+    ),
+    (
+        "a configuration without a mask",
+        lambda f: retold(f, mask_token_id=REMOVE),
+        "config.json: mask_token_id is None; allowed: a whole number",
+    ),
+    (
+        "a mask that is the end token",
+        lambda f: retold(f, mask_token_id=317),
+        "config.json: mask_token_id is 317; allowed: another id than eos_token_id",
+    ),
+    (
+        "a configuration without the base of its rotations",
+        lambda f: retold(f, "dream", rope_theta=REMOVE),
+        "config.json: rope_theta is None; allowed: a number above 0",
+    ),
+    ("heads that do not divide the width", lambda f: retold(f, n_heads=5), "n_heads is 5; allowed: a divisor of 64"),
+    (
+        "a LLaDA taken for a folder of ours",
+        lambda f: folders.copy(published(f / "net"), f / "base", causal=False),
+        "net/config.json: model_type is 'llada'; it is read with base: llada, llada: { folder: net }",
+    ),
+    ("a model with a changed bit", damaged, "model.safetensors: SHA-256 differs from checksums.json"),
+    ("a model without its weights", lambda f: without(f, "model.safetensors"), "no *.safetensors"),
+    ("a model with half its weights", halved, "net/*.safetensors can not be read: "),
+    ("a model without a tensor", lambda f: reweighed(f, lambda t: t.pop(NORM)), f"safetensors: {NORM} is missing"),
+    (
+        "a model with a tensor of the wrong shape",
+        lambda f: reweighed(f, lambda t: t.update({NORM: torch.zeros(7)})),
+        f"net/*.safetensors: {NORM} has shape (7,), expected (8,)",
+    ),
+    ("a model whose configuration is not JSON", lambda f: rewritten(f, "config.json", "{"), "net/config.json: not a"),
+    ("a model whose checksums are not JSON", lambda f: rewritten(f, "checksums.json", "{"), "checksums.json: not a"),
+    ("a model with code of its own", lambda f: rewritten(f, "config.json", OWN_CODE), "model_type is 'theirs'; allow"),
+    ("a tokenizer.json that is none", lambda f: rewritten(f, "tokenizer.json", "{}"), "net/tokenizer.json can not be"),
+    ("a model without its configuration", lambda f: without(f, "config.json"), "no config.json"),
+    (
+        "a row longer than the canvas",
+        lambda f: foreseen(longest=LONGEST | {"tokens": 23}),
+        "data/both_p2d.jsonl:7 and its answer have 23 tokens, more than any other row; the canvas of mdm has 22: set",
+    ),
+    (
+        "a prompt of the probe longer than the canvas",
+        lambda f: foreseen(probed=(25, "Two and two are")),
+        "the prompt 'Two and two are' has 25 tokens; the canvas of mdm has 22",
+    ),
+    ("a test without rows", empty_test, "p2d_same.jsonl: no row in it; every test asks something"),
+    (
+        "a layer beyond a base that was fetched",
+        lambda f: foreseen(["edits", "layers"], [12]),
+        "rank_one_edits.layers has 12; allowed: up to 7, the last layer of mdm",
+    ),
+    (
+        "a base that was pretrained with another noise",
+        lambda f: foreseen(shape={"noise": "uniform"}),
+        "models.mdm.objective.noise is 'mask'; allowed: 'uniform', with which its base was pretrained",
+    ),
+    (
+        "a precision that is not for this architecture",
+        lambda f: foreseen(["tracing", "precision"], "bfloat16", shape={"model_type": "gpt2"}),
+        "tracing.precision is 'bfloat16'; allowed: float32 for mdm, a gpt2",
+    ),
+    (
+        "fewer steps than blocks",
+        lambda f: foreseen(["sampling", "block"], 4),
+        "sampling.steps has 1; allowed: from 5 up, since the shortest prompt leaves mdm so many blocks of 4 tokens",
+    ),
+    (
+        "tokens that can not be cut",
+        lambda f: foreseen(["training", "cut"], 0.1, cut=False),
+        "training.subword_dropout is 0.1; allowed: 0 for mdm, whose tokenizer spells the pieces of words apart",
+    ),
+    (
+        "too few facts to rewrite one",
+        lambda f: foreseen(**asked(facts=3)),
+        "both_p2d asks about 3 facts; rewriting takes 4 at least",
+    ),
+    ("one template to rewrite with", lambda f: foreseen(**asked(templates=1)), "both_p2d asks with one template"),
+    (
+        "a subject of one word that can not be halved",
+        lambda f: foreseen(["rewriting", "lessons"], ["teach"], **asked(brief="Ann")),
+        "'Ann' is one word; a subject nobody has is made of two halves",
+    ),
+    ("facts with one answer", lambda f: foreseen(**asked(answers=1)), "all facts of both_p2d have one answer"),
+    ("profiles/gpu without a GPU", lambda f: machine.require_gpus(1, 1, 0), "but PyTorch sees none here"),
+    (
+        "more training processes than GPUs",
+        lambda f: machine.require_gpus(4, 4, 2),
+        "training_processes is 4; allowed: up to 2, the GPUs here",
+    ),
+    ("too little disk for the models", without_room, "models: the models still to be made need "),
+    (
+        "a template of the post that can not be read",
+        lambda f: papered(f, "post.md.j2", lambda t: t + "{% if"),
+        "post.md.j2:",
+    ),
+    (
+        "a work that is cited and not listed",
+        lambda f: papered(f, "post.md.j2", lambda text: text + '{{ cite("nobody2030") }}'),
+        "references.bib has no entry nobody2030; the post cites it",
+    ),
+    ("a figure without words", lambda f: papered(f, "alt.yaml", lambda _: "{}"), "alt.yaml: no text for recall; every"),
+    ("an adapter without its library", without_peft, "an adapter needs peft, which is not installed"),
+    (
+        "a compiled training without a compiler",
+        without_compiler,
+        "training.compile is true, but there is no C compiler",
+    ),
+]
+
+
+@functools.cache
+def told(mistake):
+    """What a `UserError` says about a mistake made in an empty folder, its name left out; and at which stage."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mistake(Path(folder))
+        except UserError as error:
+            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(LIBRARY) in frame.filename]
+            file = Path(frames[-1].filename).relative_to(LIBRARY).as_posix()
+            return str(error).replace(f"{folder}/", "").replace(f"{ROOT}/", ""), stage_of(file, frames[-1].name)
+    raise AssertionError("the mistake passed")
+
+
+def stage_of(file, function):
+    """The stage at which a mistake is told that a function of the library refuses; None where it is not listed."""
+    return TOLD_BY.get(f"{file}:{function}", TOLD_BY.get(file))
+
+
+def document():
+    """docs/errors.md: every mistake with the line that answers it, and when."""
+    lines = [
+        "# What you are told when something is wrong",
+        "",
+        "One line that names the file, key or tensor, its value, and what is allowed. `make readme` writes this page;",
+        "the tests make each of these mistakes.",
+        "",
+        "## When you are told",
+        "",
+        "As early as it can be known:",
+        "",
+        "| stage | |",
+        "|---|---|",
+        *(f"| {stage} | {what} |" for stage, what in STAGES_TOLD.items()),
+        "",
+        "What is told later than that, and why:",
+        "",
+        *(f"- `{place}`: {reason}" for place, reason in LATE_BECAUSE.items()),
+        "",
+        "## In the configuration",
+        "",
+        "All of these while the configuration is read.",
+        "",
+        "| set | answer |",
+        "|---|---|",
+    ]
+    for keys, value, _ in CONFIGURATIONS:
+        shown = "(left out)" if value is REMOVE else json.dumps(value)
+        answer = configuration.complaint(changed(default(), keys, value), []).removeprefix("--config: ")
+        lines.append(f"| `{'.'.join(keys)}: {shown}` | {_cell(answer)} |")
+    lines += ["", "## In data and model files, and on the machine", "", "| mistake | answer | told |", "|---|---|---|"]
+    for what, mistake, _ in FILES:
+        answer, stage = told(mistake)
+        lines.append(f"| {what} | {_cell(answer)} | {stage} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(line):
+    return line.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    (ROOT / "docs/errors.md").write_text(document(), encoding="utf-8")

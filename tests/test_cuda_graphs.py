@@ -1,0 +1,110 @@
+"""Recorded steps, which only a GPU has; and the loss that they use, which any machine has."""
+
+import pytest
+import torch
+
+from reversal.models import network
+from reversal.training import cuda_graphs, loop, objective
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU only")
+ROWS = [[3 + (i * j) % 40 for j in range(1, 8 + i % 4)] for i in range(200)]
+
+
+def recipe(**changes):
+    return loop.Recipe(**{"epochs": 3, "batch": 16, "learning_rate": 0.003, "warmup_steps": 3, **changes})
+
+
+def fresh(causal, device="cuda"):
+    shape = {"vocab": 50, "width": 128, "layers": 3, "heads": 2, "mlp": 256}
+    return network.new(causal=causal, eos=0, seed=1, **shape).to(device)
+
+
+def targets(causal):
+    ids, real = loop.pad(ROWS[:8], 0)
+    if causal:
+        return objective.autoregressive_targets(ids, real)
+    return objective.diffusion_targets(ids, fresh(False, "cpu"), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_loss_with_the_head_everywhere_and_its_gradients_are_those_of_the_loss(causal):
+    nets = [fresh(causal, "cpu") for _ in range(2)]
+    losses = [objective.loss(nets[0], targets(causal)), objective.loss_everywhere(nets[1], targets(causal))]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    for one, other in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_without_a_mask_the_loss_is_the_same_and_the_network_as_before(causal):
+    net = fresh(causal, "cpu")
+    expected, before = objective.loss(net, targets(causal)), net.config._attn_implementation
+    with cuda_graphs.unmasked(net, True):
+        assert net.config._attn_implementation != before
+        torch.testing.assert_close(objective.loss(net, targets(causal)), expected)
+    assert net.config._attn_implementation == before
+
+
+def test_a_step_that_memory_cannot_record_is_not_taken_and_nothing_of_it_is_left(monkeypatch):
+    net = fresh(False, "cpu")
+    optimizer = torch.optim.AdamW(net.parameters())
+    optimizer.grad_scale = optimizer.found_inf = torch.zeros(())
+    recorder = object.__new__(cuda_graphs.Recorder)  # made without a GPU, it has no stream
+    recorder.net, recorder.optimizer, recorder.graphs = net, optimizer, {"another shape": None}
+    before = [parameter.clone() for parameter in net.parameters()]
+
+    def no_room(self, batch):
+        objective.loss_everywhere(net, batch).backward()
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(cuda_graphs.Recorder, "_record", no_room)
+    assert recorder.step(targets(False), 0.1) is None
+    assert recorder.graphs == {} and optimizer.grad_scale is None and optimizer.found_inf is None
+    for parameter, was in zip(net.parameters(), before, strict=True):
+        assert parameter.grad is None and torch.equal(parameter, was)
+
+
+@on_a_gpu
+@pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16), (False, (12, 24))])
+def test_recorded_steps_train_as_plain_ones_do(causal, width):
+    expected = loop.fit(fresh(causal), ROWS, recipe(width=width))
+    found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True, cuda_graphs=True))
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)
+
+
+@on_a_gpu
+def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, monkeypatch):
+    whole, resumed = fresh(False), fresh(False)
+    expected = loop.fit(whole, ROWS, recipe(compile=True, cuda_graphs=True))
+    honest, calls = loop.Recorder.step, []
+
+    def cut_short(self, batch, rate):
+        calls.append(rate)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return honest(self, batch, rate)
+
+    kept = {"checkpoints": tmp_path, "seconds_between": 0.0}
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(loop.Recorder, "step", cut_short)
+        loop.fit(resumed, ROWS, recipe(compile=True, cuda_graphs=True), **kept)
+    again = fresh(False)
+    found = loop.fit(again, ROWS, recipe(compile=True, cuda_graphs=True), **kept)
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-3)
+    for one, other in zip(whole.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@on_a_gpu
+def test_without_memory_to_record_the_steps_are_taken_one_by_one(monkeypatch):
+    plain, short = fresh(False), fresh(False)
+    expected = loop.fit(plain, ROWS, recipe())
+
+    def no_room(net, batch):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(objective, "loss_everywhere", no_room)
+    found = loop.fit(short, ROWS, recipe(compile=True, cuda_graphs=True))
+    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)

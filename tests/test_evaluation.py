@@ -1,0 +1,165 @@
+import copy
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from reversal.data import prompts
+from reversal.data.facts import Row
+from reversal.models import network, tokens
+from reversal.recall import autoregressive, evaluation, masked
+from reversal.recall import files as completion_files
+from reversal.recall import tables as recall_tables
+from reversal.recall.sampling import Sampling
+
+ROWS = [
+    Row("p-0", 0, "Ada Quill is", " a tuba maker.", (0, 9), (1, 13)),
+    Row("p-0", 1, "Known to all, Ada Quill is", " a tuba maker.", (14, 23), (1, 13)),
+    Row("p-1", 0, "Bo Reed is", " a baker of clouds.", (0, 7), (1, 18)),
+]
+WRONG = [
+    Row("p-0", 0, ROWS[0].prompt, ROWS[2].completion, (0, 9), (1, 18)),
+    Row("p-0", 1, ROWS[1].prompt, ROWS[2].completion, (14, 23), (1, 18)),
+    Row("p-1", 0, ROWS[2].prompt, ROWS[0].completion, (0, 7), (1, 13)),
+]
+CANVAS = 30
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokens.train_tokenizer([row.text for row in ROWS], 290)
+
+
+@pytest.fixture(scope="module")
+def networks(tokenizer):
+    shape = {"vocab": len(tokenizer), "width": 16, "layers": 2, "heads": 2, "mlp": 32, "eos": tokenizer.eos_token_id}
+    return {"mdm": network.new(causal=False, seed=0, **shape), "ar": network.new(causal=True, seed=1, **shape)}
+
+
+@pytest.mark.parametrize("family", ["mdm", "ar"])
+def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, family):
+    number = 4 if family == "mdm" else None
+    sampling = Sampling(CANVAS, guidance=0.8)
+    found = evaluation.complete_split(networks[family], tokenizer, ROWS, sampling, split="p2d_same", steps=number)
+    assert [c["prompt"] for c in found] == [row.prompt for row in ROWS]
+    for row, completion in zip(ROWS, found, strict=True):
+        prompt = tokens.encode(tokenizer, row).prompt
+        assert completion["steps"] == number and completion["reference"] == row.completion
+        assert completion["correct"] == evaluation.correct(row.completion, completion["generation"])
+        shown = {position: token for position, token, _, _ in completion["revealed"]}
+        assert list(sorted(shown)) == list(range(prompt, prompt + len(shown)))
+        if family == "mdm":
+            assert len(shown) == CANVAS - prompt
+        steps = [step for _, _, step, _ in completion["revealed"]]
+        assert steps == sorted(steps)
+        assert all(0 <= confidence <= 1 for *_, confidence in completion["revealed"])
+        assert completion["prompt_tokens"] == prompt and len(completion["ids"]) == prompt + len(shown)
+        assert all(tokenizer.decode([completion["ids"][at]]) == token for at, token in shown.items())
+
+
+@pytest.mark.parametrize("remasking", ["none", "low_confidence"])
+def test_a_completion_on_disk_still_tells_what_each_step_found(networks, tokenizer, remasking, tmp_path):
+    sampling = {"canvas": CANVAS, "guidance": 0.8, "remasking": remasking}
+    net, prompts = copy.deepcopy(networks["mdm"]), [tokens.prompt_ids(tokenizer, row) for row in ROWS]
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.mul_(
+                12 if weight.dim() > 1 else 1
+            )  # so sure, now of this and now of that, that tokens are withdrawn
+    found = evaluation.complete_split(net, tokenizer, ROWS, Sampling(**sampling), split="p2d_same", steps=[4, 6])
+    completion_files.write(found, tmp_path / "found.jsonl")
+    again = completion_files.of(completion_files.read(tmp_path / "found.jsonl"), split="p2d_same", steps=6)
+    done = masked.denoise(net, prompts, steps=6, **sampling)
+    assert bool(len(done.withdrawn)) == (remasking != "none")
+    for step in range(7):
+        canvases = [completion_files.entering(completion, step, done.mask_id) for completion in again]
+        assert canvases == done.entering(step).tolist()
+
+
+def test_both_families_answer_what_their_own_modules_give(networks, tokenizer):
+    prompts = [tokens.prompt_ids(tokenizer, row) for row in ROWS]
+    mdm = evaluation.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same", steps=3)
+    canvas = masked.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
+    for completion, prompt, ids in zip(mdm, prompts, canvas, strict=True):
+        assert completion["generation"] == evaluation.decode(tokenizer, ids[len(prompt) :])
+    ar = evaluation.complete_split(networks["ar"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same")
+    for completion, prompt in zip(ar, prompts, strict=True):
+        room = CANVAS - len(prompt)
+        (ids,) = autoregressive.complete(networks["ar"], [prompt], new_tokens=room, eos=tokenizer.eos_token_id).tokens
+        assert completion["generation"] == evaluation.decode(tokenizer, ids)
+        assert len(completion["revealed"]) == len(ids)
+
+
+def test_a_generation_ends_at_the_first_end_token(tokenizer):
+    ids = tokenizer(" a tuba")["input_ids"]
+    assert evaluation.decode(tokenizer, ids + [tokenizer.eos_token_id] + ids) == " a tuba"
+    assert evaluation.decode(tokenizer, []) == ""
+
+
+def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
+    longest = max(len(tokens.encode(tokenizer, row).ids) for row in ROWS)
+    told = f"p2d_same: row . and its answer have {longest} tokens; the canvas has {longest - 1}: widen"
+    with pytest.raises(ValueError, match=told):
+        evaluation.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(longest - 1), split="p2d_same", steps=2)
+
+
+def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tokenizer, tmp_path):
+    found = evaluation.complete_split(networks["ar"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same")
+    completion_files.write(found, tmp_path / "a.jsonl")
+    table = completion_files.read(tmp_path / "a.jsonl", model="ar", seed=3)
+    assert list(table.columns) == ["model", "seed", *found[0]]
+    assert table.generation.tolist() == [c["generation"] for c in found]
+    assert [c["ids"] for c in completion_files.of(table, split="p2d_same", steps=4)] == [c["ids"] for c in found]
+    assert completion_files.of(table, split="d2p_same", steps=4) == []
+    completion_files.write([], tmp_path / "none.jsonl")
+    none = completion_files.read(tmp_path / "none.jsonl", model="ar", seed=3)
+    assert len(none) == 0 and set(none) == set(table)
+
+
+@pytest.mark.parametrize("family", ["mdm", "ar"])
+def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks, tokenizer, family):
+    def compare(right, wrong):
+        found = evaluation.compare_likelihoods(
+            networks[family], tokenizer, right, wrong, split="p2d_same", canvas=CANVAS, samples=8,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        return pd.DataFrame(found).assign(model=family, seed=0)
+
+    found = compare(ROWS, WRONG)
+    assert set(found.kind) == {"bound" if family == "mdm" else "exact"}
+    assert (found.right < 0).all() and (found.wrong < 0).all()
+    table = recall_tables.likelihood(found)
+    row = table.iloc[0]
+    assert (row.n, row.facts) == (3, 2)
+    assert row.difference == pytest.approx((found.right - found.wrong).mean())
+    assert row.ci_low < row.difference < row.ci_high
+    assert (row.sampling_error > 0) == (family == "mdm")
+    alike = recall_tables.likelihood(compare(ROWS, ROWS)).iloc[0]
+    if family == "ar":
+        assert alike.difference == pytest.approx(0, abs=1e-5)
+
+
+def test_likelihoods_of_other_prompts_are_refused(networks, tokenizer):
+    with pytest.raises(ValueError, match="p2d_same: row 1 has another prompt"):
+        evaluation.compare_likelihoods(networks["ar"], tokenizer, ROWS, WRONG[::-1], split="p2d_same", canvas=CANVAS)
+
+
+@pytest.mark.parametrize("family", ["mdm", "ar"])
+def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenizer, family):
+    table = evaluation.first_tokens(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
+    assert list(table.columns) == ["prompt", "rank", "token", "probability", "entropy"]
+    for _, rows in table.groupby("prompt"):
+        assert rows.probability.sum() == pytest.approx(1, abs=1e-5)
+        assert rows.probability.is_monotonic_decreasing and rows["rank"].iloc[0] == 1
+        assert rows.entropy.iloc[0] == pytest.approx(-(rows.probability * np.log(rows.probability)).sum(), abs=1e-4)
+        assert 0 < rows.entropy.iloc[0] <= math.log(len(tokenizer)) + 1e-6
+
+
+def test_prompts_of_general_knowledge_have_their_answers_and_others_need_none(root, tmp_path):
+    general = prompts.read(root / "data/prompts/general.txt", 8)
+    assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
+    assert all(answer for _, answer in prompts.read(root / "data/prompts/general.txt", 99))
+    (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
+    assert prompts.read(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]

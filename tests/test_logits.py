@@ -1,0 +1,106 @@
+"""What is in memory at once, counted on the CPU: over a large vocabulary it stays near the budget."""
+
+import functools
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from reversal.models.network import mask_id, new
+from reversal.recall import autoregressive, logits, masked
+from reversal.recall.sampling import Sampling
+from reversal.tracing import engine, time
+
+BUDGET = 2**20
+VOCAB = 4000
+
+
+class Held(TorchDispatchMode):
+    """Counts the bytes of tensors made within it, and the most of them that there were at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.most, self.known = 0, 0, set()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        given = {part.untyped_storage()._cdata for part in tree_iter((args, kwargs)) if isinstance(part, torch.Tensor)}
+        made = operation(*args, **(kwargs or {}))
+        for part in tree_iter(made):
+            storage = part.untyped_storage() if isinstance(part, torch.Tensor) else None
+            if storage is not None and storage._cdata not in self.known | given:
+                self.known.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
+        return made
+
+    def _freed(self, which, size):
+        self.known.discard(which)
+        self.now -= size
+
+
+@functools.cache
+def network(*, causal=False):
+    return new(causal=causal, eos=0, seed=0, vocab=VOCAB, width=16, layers=2, logits=2, mlp=32)
+
+
+def prompts():
+    return [[3 + i, 7, 5 + i % 11] for i in range(24)]
+
+
+def sampled(**changes):
+    """The canvases of 24 prompts with ten masks each, whose logits take almost four times the budget."""
+    sampling = Sampling(canvas=13, **changes)
+
+    def work():
+        generator = torch.Generator().manual_seed(0)
+        return masked.denoise_each(network(), prompts(), sampling, [2], generator=generator)[2].canvas
+
+    return work
+
+
+def read():
+    net = network()
+    asked = [([*prompt, *[mask_id(net)] * 10], [(3 + i, 9) for i in range(10)]) for prompt in prompts()]
+    return torch.tensor(time.log_probabilities(net, asked))
+
+
+def likely(*, causal):
+    answers = [[9, 8, 7, 6, 5, 4, 3, 9, 8, 7]] * 24
+    if causal:
+        return autoregressive.log_likelihood(network(causal=True), prompts(), answers)
+    return masked.log_likelihood(network(), prompts(), answers, samples=2, generator=torch.Generator().manual_seed(0))[
+        0
+    ]
+
+
+def traced():
+    net = network()
+    ids = [3, 7, 5, 11, *[mask_id(net)] * 10]
+    answer = {4 + i: 9 for i in range(10)}
+    return engine.trace(net, ids, subject=(1, 3), answer=answer, kind="mlp").log_restored
+
+
+WORK = {
+    "sampling": sampled(),
+    "guided sampling": sampled(guidance=0.8),
+    "random sampling": sampled(temperature=0.7),
+    "reading": read,
+    "a diffusion network's likelihood": lambda: likely(causal=False),
+    "an autoregressive network's likelihood": lambda: likely(causal=True),
+    "tracing": traced,
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_logits_over_a_large_vocabulary_stay_near_the_budget_and_say_the_same(name, monkeypatch):
+    work = WORK[name]
+    expected = work()
+    monkeypatch.setitem(logits.BYTES, "cpu", BUDGET)
+    monkeypatch.setitem(engine.BYTES, "cpu", BUDGET)
+    with Held() as held:
+        found = work()
+    assert held.most < 3 * BUDGET
+    torch.testing.assert_close(found, expected)

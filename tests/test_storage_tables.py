@@ -1,0 +1,143 @@
+"""Which layers are compared, and which facts each comparison rests on."""
+
+import dataclasses
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from reversal.storage import files as storage_files
+from reversal.storage import tables as storage_tables
+from reversal.storage import vocabulary
+
+FACTS = [f"both-{i:02}" for i in range(12)]
+PAIRS = [("both_p2d", "both_d2p")]
+STATISTICS = storage_tables.Statistics(components=2, folds=2, permutations=100, seed=1)
+PEAKS = {"mdm/seed_1": {"p2d": 1, "d2p": 0}}
+
+
+def remembered(path, layers, unconverged=(), value_layers=None, seed=0):
+    """What a network might hold of twelve facts, on disk; values in the `value_layers` layers."""
+    rng = np.random.default_rng(seed)
+    widths = {"key": 6, "output": 4, "state": 4}
+    readings = {
+        layer: {
+            f"{kind} at {place}": rng.standard_normal((4, 12, width))
+            for kind, width in widths.items()
+            for place in vocabulary.PLACES
+        }
+        for layer in layers
+    }
+    searches = [[] for _ in range(2)]
+    for layer in layers if value_layers is None else value_layers:
+        for some in searches:
+            converged = [fact not in unconverged for fact in FACTS]
+            outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": converged})
+            value = rng.standard_normal((12, 4))
+            some.append(storage_files.Extraction(layer, FACTS, value, value, value, outcomes))
+    storage_files.write(FACTS, readings, searches, path)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keyvalue")
+    for number, (split, unconverged) in enumerate((("both_p2d", FACTS[:1]), ("both_d2p", FACTS[1:3]))):
+        remembered(folder / f"{split}.safetensors", (0, 1), unconverged, value_layers=(0, 1), seed=number)
+    groups = dict.fromkeys(FACTS, "both")
+    how = {"pairs": PAIRS, "groups": groups, "statistics": STATISTICS}
+    return storage_tables.compare({"mdm/seed_1": folder}, peaks=PEAKS, **how)
+
+
+def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
+    large = np.zeros((4, 12, 12_500), np.float32)  # 2.4 MB
+    storage_files.write(FACTS, {layer: {"key at subject": large} for layer in range(6)}, [], tmp_path / "some")
+    stored = storage_files.Stored(tmp_path / "some")
+    tracemalloc.start()
+    assert [stored[layer].facts for layer in stored] == [FACTS] * 6
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert large.nbytes < peak < 3 * large.nbytes
+
+
+def test_values_are_compared_where_all_searches_converged_and_the_rest_for_every_fact(compared):
+    counts = compared["symmetry"].groupby("comparison").n.unique()
+    for comparison, n in counts.items():
+        assert n.tolist() == [12 if comparison in vocabulary.READ_ALONE else 9]
+    scatter = compared["pca"].groupby("comparison").fact.unique()
+    assert set(scatter[vocabulary.STATES["name"]]) == set(FACTS)
+    assert set(scatter[vocabulary.CONCEPTS["name"]]) == set(FACTS[3:])
+
+
+def test_the_peak_takes_each_direction_at_its_own_layer(compared):
+    peak = compared["symmetry"][compared["symmetry"].layer == "peak"]
+    assert set(peak.layer_forward) == {1} and set(peak.layer_reverse) == {0}
+    assert set(compared["symmetry"].layer) == {"peak", "0", "1"}
+
+
+def test_every_comparison_and_space_comes_once_a_layer(compared):
+    keys = ["layer", "comparison", "statistic"]
+    assert not compared["symmetry"].duplicated(keys).any()
+    assert set(compared["symmetry"].comparison) == set(vocabulary.PAIRS)
+    assert not compared["spectra"].duplicated(["layer", "space", "component"]).any()
+    assert compared["spectra"].space.nunique() == 14
+
+
+def test_what_fine_tuning_added_to_states_is_told_for_each_layer(tmp_path):
+    for stage, seed in (("seed_1", 0), ("base", 50)):
+        for number, split in enumerate(PAIRS[0]):
+            value_layers = () if stage == "base" else (1,)
+            remembered(tmp_path / stage / f"{split}.safetensors", (0, 1), value_layers=value_layers, seed=seed + number)
+    folders = {f"mdm/{stage}": tmp_path / stage for stage in ("seed_1", "base")}
+    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": STATISTICS}
+    table = storage_tables.compare(folders, peaks=dict.fromkeys(folders, {"p2d": 1, "d2p": 1}), **how)["symmetry"]
+    rows = table[table.statistic == vocabulary.BEYOND]
+    assert set(rows.comparison) == set(vocabulary.STATES.values()) and (rows.n == 12).all()
+    assert set(rows.layer) == {"peak", "0", "1"} and (rows.stage == "seed_1").all()
+    at = table[(table.layer == "0") & (table.statistic == vocabulary.HEADLINE)]
+    ends = [at[at.stage == stage].set_index("comparison").value for stage in ("seed_1", "base")]
+    own = rows[rows.layer == "0"].set_index("comparison").value
+    assert own.to_dict() == pytest.approx((ends[0] - ends[1])[own.index].to_dict())
+    # Where no values were value_layers, three statistics tell; where they were, all.
+    told = table[table.statistic != vocabulary.BEYOND].groupby(["stage", "layer"]).statistic.agg(set)
+    assert told["seed_1", "0"] == set(vocabulary.BRIEF) and told["seed_1", "1"] == set(vocabulary.STATISTICS)
+
+
+def test_layers_that_are_compared_side_by_side_give_the_same_tables(tmp_path):
+    for split in PAIRS[0]:
+        remembered(tmp_path / f"{split}.safetensors", (0, 1))
+    few, said = dataclasses.replace(STATISTICS, permutations=9), []
+    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few, "peaks": {"mdm/base": {}}}
+    alone, beside = (
+        storage_tables.compare({"mdm/base": tmp_path}, job=job, **how)
+        for job in (None, SimpleNamespace(threads=2, say=said.append))
+    )
+    assert said == [f"mdm/base, layer {i}: {kind}s of 12 facts" for i in (0, 1) for kind in ("value", "read")]
+    for name, table in alone.items():
+        pd.testing.assert_frame_equal(table, beside[name])
+
+
+def test_without_peaks_layers_are_compared_with_themselves_alone(tmp_path):
+    for split in PAIRS[0]:
+        remembered(tmp_path / f"{split}.safetensors", (1,))
+    few = dataclasses.replace(STATISTICS, permutations=9)
+    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
+    tables = storage_tables.compare({"mdm/base": tmp_path}, peaks={"mdm/base": {}}, **how)
+    assert set(tables["symmetry"].layer) == {"1"}
+
+
+def edits(model, layers, how="layer"):
+    values = [0.1, 0.30000000000000004][: len(layers)]
+    return pd.DataFrame({"value": values, "model": model, "layer": layers, "group": "both", "how": how})
+
+
+def test_edits_are_joined_with_the_peak_of_the_forward_question_beside_their_layer():
+    tables = [edits("mdm", [1, 2]), edits("ar", [3, 2]), edits("ar", [0, 2], how=["random", "layer"])]
+    joined = storage_tables.join_edits(tables, [{"p2d": 2, "d2p": 1}, {}, {}])
+    assert list(joined) == ["value", "model", "layer", "peak", "group", "how"]
+    assert joined.peak.tolist() == [False, True, False, True, False, True], "without peaks it is the lowest layer"
+    assert joined.to_csv(index=False).splitlines()[1:3] == [
+        "0.1,mdm,1,False,both,layer",
+        "0.30000000000000004,mdm,2,True,both,layer",
+    ]

@@ -1,0 +1,12 @@
+"""All models' edits in one table, which tells the layer where MLPs matter most."""
+
+import pandas as pd
+
+from reversal.common import files, jobs
+from reversal.storage import layers
+from reversal.storage import tables as storage_tables
+
+with jobs.job(snakemake):
+    tables = [pd.read_csv(file) for file in snakemake.input.edits]
+    peaks = [layers.read(file) for file in snakemake.input.peaks]
+    files.write_table(storage_tables.join_edits(tables, peaks), snakemake.output[0])

@@ -1,8 +1,0 @@
-"""Turn the training rows round."""
-
-from reversal.common import jobs
-from reversal.data import facts
-
-with jobs.job(snakemake):
-    rows = [facts.read_backwards(row) for row in facts.read(snakemake.input.rows)]
-    facts.write(rows, snakemake.output[0])
