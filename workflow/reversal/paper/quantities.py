@@ -1,0 +1,257 @@
+"""Quantities: numbers that the paper takes from tables, each named by run, table, rows and column.
+
+    {run: seeds, table: step_scaling, where: {model: mdm, split: p2d_reverse, steps: max}, value: accuracy}
+
+One mechanism serves the numbers in the prose (paper/numbers.yaml) and the claims (paper/claims.yaml). The rows that
+`where` selects may differ in their seed alone; they are pooled into one estimate with its interval.
+"""
+
+import functools
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import yaml
+
+from ..common.contrasts import pooled
+from ..common.errors import UserError
+from ..common.intervals import Interval
+from ..figures.read import read_table
+
+MINUS = "−"
+UNKNOWN = "–"
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+EXTREMES = ("max", "min", "first")
+
+
+class Quantity(NamedTuple):
+    """Which number of which table."""
+
+    table: str
+    value: str  # its column
+    where: dict = {}
+    run: str = "this"  # or "paper", or a folder of paper/reference
+    low: str | None = None  # columns of the interval; None: ci_low and ci_high, or those named like the value
+    high: str | None = None
+    format: str = "number"
+    digits: int | None = None
+    pool: str = "mean"  # over seeds; or sum, min, max, which have no interval
+
+
+class Run:
+    """The tables of one run, {name: file}; `models` gives the run's names for the models `mdm` and `ar`."""
+
+    def __init__(self, name, files, models=None):
+        self.name, self.files, self.models = name, dict(files), models or {}
+        self.table = functools.cache(self._table)
+
+    def _table(self, name):
+        """A table, or None where the run has none of this name."""
+        return read_table(self.files[name]) if name in self.files else None
+
+
+def reference_runs(folder):
+    """The runs under `folder` that have more than costs, by name."""
+    runs = {}
+    for place in sorted(Path(folder).iterdir()):
+        files = {file.stem: file for file in sorted(place.glob("*.csv"))}
+        if files.keys() - {"costs"}:
+            runs[place.name] = Run(place.name, files)
+    return runs
+
+
+def read_yaml(path):
+    """What a YAML file holds; an error names its line."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def parse(entry, source):
+    """The `Quantity` of a mapping; `source` names the mapping in errors."""
+    for key in ("table", "value"):
+        if key not in entry:
+            raise UserError(f"{source}: {key} is missing")
+    if unknown := sorted(set(entry) - set(Quantity._fields)):
+        raise UserError(f"{source}: unknown key {unknown[0]}; known: {', '.join(Quantity._fields)}")
+    quantity = Quantity(**entry)
+    if quantity.format not in FORMATS:
+        raise UserError(f"{source}: format is {quantity.format}; known: {', '.join(FORMATS)}")
+    if quantity.pool not in ("mean", "sum", "min", "max"):
+        raise UserError(f"{source}: pool is {quantity.pool}; known: mean, sum, min, max")
+    return quantity
+
+
+def read_numbers(path):
+    """The quantities of a file like paper/numbers.yaml, by name."""
+    return {name: parse(entry, f"{path}: {name}") for name, entry in (read_yaml(path) or {}).items()}
+
+
+def measure(quantity, run, source):
+    """The `Interval` of a quantity in a run; None where the run has no such table or no such rows."""
+    table = run.table(quantity.table)
+    if table is None or table.empty:
+        return None
+    source = f"{source}: {run.files[quantity.table]}"
+    rows = select(table, quantity.where, source, run.models)
+    columns = [quantity.value, *_interval_columns(quantity, table)]
+    for column in filter(None, columns):
+        _require_column(table, column, source)
+    values = rows[quantity.value].astype(float)
+    rows, values = rows[values.notna()], values[values.notna()]
+    if rows.empty:
+        return None
+    if quantity.pool != "mean":
+        return Interval(float(getattr(values, quantity.pool)()), math.nan, math.nan)
+    _require_one_row_per_seed(rows, columns, source)
+    ends = [rows[column].astype(float) if column else pd.Series(math.nan, rows.index) for column in columns[1:]]
+    return pooled(values, *ends)
+
+
+def select(table, where, source, models=None):
+    """The rows of `table` that meet all conditions of `where`, extremes last: among the rows that meet the others."""
+    rows = table
+    for column in where:
+        _require_column(table, column, source)
+    for column, wanted in sorted(where.items(), key=lambda item: _is_extreme(item[1])):
+        if _is_extreme(wanted):
+            rows = _extreme(rows, column, wanted)
+        else:
+            wanted = wanted if isinstance(wanted, list) else [wanted]
+            rows = rows[_matches(rows[column], [_model_name(one, column, models) for one in wanted])]
+    return rows
+
+
+def _is_extreme(wanted):
+    return isinstance(wanted, str) and wanted in EXTREMES
+
+
+def _extreme(rows, column, wanted):
+    values = rows[column].dropna()
+    if values.empty:
+        return rows
+    return rows[rows[column] == (values.iloc[0] if wanted == "first" else getattr(values, wanted)())]
+
+
+def _matches(values, wanted):
+    """Whether each of a column's `values` is one of `wanted`; None is an empty field, and 0 is also the text "0"."""
+    known = [one for one in wanted if one is not None]
+    found = values.isin(known) | values.astype(str).isin(list(map(str, known)))
+    return found | values.isna() if None in wanted else found & values.notna()
+
+
+def _model_name(value, column, models):
+    return (models or {}).get(value, value) if column in ("model", "against_model") else value
+
+
+def _interval_columns(quantity, table):
+    """The columns with the interval's ends, None where there are none: as named, like the value, or ci_low, ci_high."""
+    ends = []
+    for end, named in (("low", quantity.low), ("high", quantity.high)):
+        usual = [f"{quantity.value}_{end}", f"ci_{end}"]
+        ends.append(named or next((column for column in usual if column in table), None))
+    return ends
+
+
+def _require_column(table, column, source):
+    if column not in table:
+        raise UserError(f"{source} has no column {column}; it has {', '.join(table.columns)}")
+
+
+def _require_one_row_per_seed(rows, measured, source):
+    if len(rows) == 1 or ("seed" in rows and rows.seed.is_unique):
+        return
+    keys = [column for column in rows if column not in (*measured, "seed") and not _is_measurement(rows[column])]
+    differ = [column for column in keys if rows[column].nunique(dropna=False) > 1] or ["seed"]
+    raise UserError(
+        f"{source}: {len(rows)} rows meet the conditions; they differ in {', '.join(differ)}: name one in where"
+    )
+
+
+def _is_measurement(values):
+    return values.dtype.kind == "f" and not (values.dropna() % 1 == 0).all()
+
+
+def number(value, digits=2):
+    """A number with `digits` after the point; its minus is a minus, and what rounds to 0 has none."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    rounded = f"{value:,.{digits}f}"
+    return rounded.replace("-", "" if float(rounded.replace(",", "")) == 0 else MINUS)
+
+
+def percent(share, digits=0):
+    """A share in percent; what is not quite none or all never looks so."""
+    if math.isnan(share):
+        return UNKNOWN
+    smallest = 10.0**-digits
+    if 0 < 100 * share <= smallest / 2:
+        return f"< {smallest:.{digits}f}%"
+    if 100 - smallest / 2 <= 100 * share < 100:
+        return f"> {100 - smallest:.{digits}f}%"
+    return f"{number(100 * share, digits)}%"
+
+
+def points(difference, digits=0):
+    """A difference of shares in percentage points, with its sign."""
+    shown = number(100 * difference, digits)
+    shown = f"+{shown}" if difference > 0 and shown.strip("0.,") else shown
+    return f"{shown} {'point' if shown in ('+1', f'{MINUS}1') else 'points'}"
+
+
+def words(value, digits=0):
+    """A small whole number as a word."""
+    return WORDS[round(value)] if 0 <= value < len(WORDS) else number(value, digits)
+
+
+def duration(seconds):
+    """A time roughly: 50 s, 14 minutes, 3.2 hours."""
+    for size, unit, name in ((7200, 3600, "hours"), (120, 60, "minutes"), (0, 1, "s")):
+        if seconds >= size:
+            return f"{number(seconds / unit, 1 if seconds / unit < 10 else 0)} {name}"
+    return UNKNOWN
+
+
+# {format: (how an estimate is printed, digits after the point, what an interval's ends are multiplied by)}
+FORMATS = {
+    "percent": (percent, 0, 100),
+    "points": (points, 0, 100),
+    "nats": (number, 0, 1),
+    "number": (number, 2, 1),
+    "count": (number, 0, 1),
+    "words": (words, 0, 1),
+}
+
+
+def show(value, form, digits=None):
+    """A value as its format prints it."""
+    printed, usual, _ = FORMATS[form]
+    return printed(float(value), usual if digits is None else digits)
+
+
+def show_interval(found, form, digits=None):
+    """The interval in brackets, "[86, 100]"; "" where it is not known."""
+    _, usual, scale = FORMATS[form]
+    if math.isnan(found.low) or math.isnan(found.high):
+        return ""
+    digits = usual if digits is None else digits
+    return f"[{number(scale * found.low, digits)}, {number(scale * found.high, digits)}]"
+
+
+def show_estimate(found, form, digits=None):
+    """An estimate with its interval: "98% [86, 100]"."""
+    return f"{show(found.estimate, form, digits)} {show_interval(found, form, digits)}".strip()
+
+
+def describe(quantity, run):
+    """Where a quantity comes from, in words: "run seeds: step_scaling.csv, model mdm, split p2d_reverse, steps max"."""
+    rows = ", ".join(f"{column} {_condition(wanted)}" for column, wanted in quantity.where.items())
+    return f"run {run}: {quantity.table}.csv, {rows or 'all rows'}, column {quantity.value}"
+
+
+def _condition(wanted):
+    if isinstance(wanted, list):
+        return " or ".join(map(_condition, wanted))
+    return "empty" if wanted is None else str(wanted)
