@@ -1,4 +1,4 @@
-"""Hooks see and change what they say, and are gone when their block ends, however it ends."""
+"""Hooks record and change what they claim to, and are removed when their `with` block ends, also by an error."""
 
 import pytest
 import storage_fixtures
@@ -9,16 +9,16 @@ from reversal.models import hooks
 
 
 class Block(nn.Module):
-    """A module that adds to what its part put out, in place, as some networks do; and may put out a tuple."""
+    """A module that adds to its part's output in place, as some networks do, and may return a tuple."""
 
-    def __init__(self, paired=False):
+    def __init__(self, returns_tuple=False):
         super().__init__()
-        self.part, self.paired = nn.Linear(3, 3), paired
+        self.part, self.returns_tuple = nn.Linear(3, 3), returns_tuple
 
     def forward(self, x):
-        found = self.part(x)
-        found += x
-        return (found, "weights") if self.paired else found
+        output = self.part(x)
+        output += x
+        return (output, "weights") if self.returns_tuple else output
 
 
 @pytest.fixture
@@ -32,53 +32,54 @@ def x():
     return torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
 
 
-def test_inputs_and_outputs_are_those_of_the_module_at_its_time(block, x):
+def test_recorded_inputs_and_outputs_are_not_changed_later_in_place(block, x):
     expected = block.part(x)
-    with torch.no_grad(), hooks.inputs({"a": block.part}) as given, hooks.outputs({"a": block.part}) as found:
+    modules = {"a": block.part}
+    with torch.no_grad(), hooks.record_inputs(modules) as inputs, hooks.record_outputs(modules) as outputs:
         block(x)
-    assert torch.equal(given["a"], x)
-    assert torch.equal(found["a"], expected)
+    assert torch.equal(inputs["a"], x)
+    assert torch.equal(outputs["a"], expected)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_values_are_put_where_they_belong_and_nowhere_else(paired, x):
-    block = Block(paired)
-    row, place, values = torch.tensor([1, 0]), torch.tensor([3, 2]), torch.ones(2, 3, requires_grad=True)
-    plain = block(x)[0] if paired else block(x)
-    with hooks.attached([(block, hooks.overwrite(row, place, values))]):
+@pytest.mark.parametrize("returns_tuple", [False, True])
+def test_values_are_put_at_their_row_and_position_and_nowhere_else(returns_tuple, x):
+    block = Block(returns_tuple)
+    row, position, values = torch.tensor([1, 0]), torch.tensor([3, 2]), torch.ones(2, 3, requires_grad=True)
+    expected = block(x)[0] if returns_tuple else block(x)
+    with hooks.attach([(block, hooks.overwrite(row, position, values))]):
         changed = block(x)
-    if paired:
+    if returns_tuple:
         changed, weights = changed
         assert weights == "weights"
-    expected = plain.clone()
+    expected = expected.clone()
     expected[1, 3] = expected[0, 2] = 1
     assert torch.equal(changed, expected)
-    assert torch.autograd.grad(changed.sum(), values)[0].eq(1).all(), "a search follows the slope"
+    assert torch.autograd.grad(changed.sum(), values)[0].eq(1).all(), "values are optimised by their gradient"
 
 
-def test_skipped_blocks_put_out_what_is_known(block, x):
-    with hooks.skipped([block], x):
+def test_skipped_blocks_return_the_given_output(block, x):
+    with hooks.skip_blocks([block], x):
         assert block("anything", mask=None) is x
     assert block(x) is not x
 
 
-@pytest.mark.parametrize("how", ["attached", "inputs", "outputs", "skipped"])
-def test_nothing_outlives_a_block_that_ends_in_an_error(how, block, x):
+@pytest.mark.parametrize("context_manager", ["attached", "inputs", "outputs", "skipped"])
+def test_no_hook_outlives_a_block_that_ends_in_an_error(context_manager, block, x):
     expected = block(x)
     context = {
-        "attached": lambda: hooks.attached([(block.part, hooks.overwrite(0, 0, torch.zeros(3)))]),
-        "inputs": lambda: hooks.inputs({0: block.part}),
-        "outputs": lambda: hooks.outputs({0: block.part, 1: block}),
-        "skipped": lambda: hooks.skipped([block, block.part], x),
-    }[how]
+        "attached": lambda: hooks.attach([(block.part, hooks.overwrite(0, 0, torch.zeros(3)))]),
+        "inputs": lambda: hooks.record_inputs({0: block.part}),
+        "outputs": lambda: hooks.record_outputs({0: block.part, 1: block}),
+        "skipped": lambda: hooks.skip_blocks([block, block.part], x),
+    }[context_manager]
     with pytest.raises(KeyboardInterrupt), context():
-        assert not storage_fixtures.untouched(block)
+        assert not storage_fixtures.has_no_hooks(block)
         raise KeyboardInterrupt
-    assert storage_fixtures.untouched(block)
+    assert storage_fixtures.has_no_hooks(block)
     assert torch.equal(block(x), expected)
 
 
-def test_a_hook_that_cannot_be_attached_takes_the_others_with_it(block):
-    with pytest.raises(AttributeError), hooks.attached([(block, print), (None, print)]):
+def test_a_hook_that_cannot_be_attached_removes_the_others(block):
+    with pytest.raises(AttributeError), hooks.attach([(block, print), (None, print)]):
         pass
-    assert storage_fixtures.untouched(block)
+    assert storage_fixtures.has_no_hooks(block)

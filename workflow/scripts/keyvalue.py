@@ -1,4 +1,4 @@
-"""Read what one model holds of its facts, and seek their values, split by split."""
+"""Read one model's activations and optimise the values of its facts, split by split."""
 
 from pathlib import Path
 
@@ -7,28 +7,27 @@ from reversal.data import facts
 from reversal.models import network
 from reversal.storage import files as storage_files
 from reversal.storage import keyvalue, layers, prefixes, scoring
-from reversal.storage.compute_v import Search
+from reversal.storage.compute_v import ValueOptimization
 
 with jobs.job(snakemake) as job:
     params, model = snakemake.params, snakemake.wildcards.model
     lm = scoring.LanguageModel(*network.load(snakemake.input.model), params.canvas)
-    search = Search(**params.search)
-    before = prefixes.prefixes_like(lm, facts.read(snakemake.input.train), **params.prefixes)
-    job.say(f"prefixes: {before}")
-    peaks, depth = layers.read(snakemake.input.peaks), len(network.layers(lm.net))
-    read_at = layers.chosen_layers(params.layers, peaks, depth, model)
-    sought_at = layers.value_layers(params.value_layers, peaks, depth, model) if params.value_layers else []
-    splits = {Path(file).stem: [facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows}
-    templates = keyvalue.templates_by_question(lm, splits)
+    texts = prefixes.choose_prefixes(lm, facts.read(snakemake.input.train), **params.prefixes)
+    job.log_line(f"prefixes: {texts}")
+    peaks, depth = layers.read_peaks(snakemake.input.peaks), len(network.layers(lm.net))
+    read_layers = layers.resolve_layers(params.layers, peaks, depth, model)
+    value_layers = layers.resolve_value_layers(params.value_layers, peaks, depth, model) if params.value_layers else []
+    options = {"layers": value_layers, "prefixes": texts, "optimization": ValueOptimization(**params.optimization)}
+    splits = {Path(file).stem: [facts.add_full_stop(row) for row in facts.read(file)] for file in snakemake.input.rows}
+    templates = keyvalue.rank_templates_by_split(lm, splits)
     for split, rows in splits.items():
-        some = {row.fact for row in facts.one_per_fact(rows, params.max_facts)}
-        rows = [row for row in rows if row.fact in some]
-        names, readings = keyvalue.read(lm, rows, layers=sorted({*read_at, *sought_at}))
-        searches = []
-        # With two templates: what two searches have in common is the ceiling.
-        for template in templates[split][:2] if sought_at else ():
-            job.say(f"{split}: template {template}")
-            asked = [row for row in rows if row.template == template]
-            how = {"layers": sought_at, "prefixes": before, "search": search}
-            searches.append(keyvalue.keyvalue(lm, asked, job=job, **how))
-        storage_files.write(names, readings, searches, Path(snakemake.output[0]) / f"{split}.safetensors")
+        chosen = {row.fact for row in facts.select_first_rows(rows, params.max_facts)}
+        rows = [row for row in rows if row.fact in chosen]
+        names, activations = keyvalue.read_activations(lm, rows, layers=sorted({*read_layers, *value_layers}))
+        extractions = []
+        # Values of two templates: their similarity is the ceiling for comparisons between directions.
+        for template in templates[split][:2] if value_layers else ():
+            job.log_line(f"{split}: template {template}")
+            template_rows = [row for row in rows if row.template == template]
+            extractions.append(keyvalue.extract_keyvalues(lm, template_rows, job=job, **options))
+        storage_files.write_vectors(names, activations, extractions, Path(snakemake.output[0]) / f"{split}.safetensors")

@@ -1,4 +1,4 @@
-"""Keys and values on disk, and in pairs as they are compared. No network is needed."""
+"""Keys, values and activations on disk, and paired by fact across directions. No network is needed."""
 
 import json
 from collections.abc import Mapping
@@ -10,67 +10,65 @@ import safetensors
 import safetensors.numpy
 
 from ..common.files import atomic
-from .vocabulary import side
+from .vocabulary import side_name
 
 
 class Extraction(NamedTuple):
-    """The keys and values of n facts at one layer, and how the search went: tensors on the CPU."""
+    """The keys and values of n facts at one layer, as tensors on the CPU, and how the optimisation went."""
 
     layer: int
     facts: list  # ids (n,)
-    key: np.ndarray  # (n, mlp)
-    value: np.ndarray  # (n, width) v*
-    original: np.ndarray  # (n, width) z₀
-    outcomes: pd.DataFrame  # one row a fact
+    k_star: np.ndarray  # (n, mlp)
+    v_star: np.ndarray  # (n, width)
+    original: np.ndarray  # (n, width) the MLP's own output z₀, from which v* is optimised
+    outcomes: pd.DataFrame  # one row per fact
 
 
-class Memory(NamedTuple):
-    """What one question holds of n facts at one layer, in parts of templates."""
+class FactVectors(NamedTuple):
+    """The vectors of n facts in one direction at one layer, with one part for each set of templates."""
 
     facts: list  # ids (n,)
-    arrays: Mapping  # {"key at subject": (P, n, mlp), …}, and "value" (P′, n, width) where it was sought
-    converged: list  # facts (ids) of which every search for a value found one
+    arrays: Mapping  # {"key at subject": (P, n, mlp), …}, and "value" (P′, n, width) where values were optimised
+    converged: list  # ids of the facts whose values all converged
 
 
-def pair(forward, reverse, *, converged=True):
-    """What `symmetry` compares, from the memories of both questions about the same facts; and those facts' ids.
+def pair_directions(forward, reverse, *, converged=True):
+    """The arrays of both directions, for `similarity`, over the same facts in the same order; and those facts' ids.
 
-    `forward` asks for descriptions, `reverse` for names. Facts that did not converge in both are left out, unless
-    `converged` is false: then it is about what is read alone.
+    `forward` and `reverse` are the `FactVectors` of prompts for descriptions and for names. Only facts that converged
+    in both are included; with `converged` false, all facts are, without values.
     """
-    kept = set(forward.converged if converged else forward.facts)
-    kept &= set(reverse.converged if converged else reverse.facts)
-    facts = [fact for fact in forward.facts if fact in kept]
+    included = set(forward.converged if converged else forward.facts)
+    included &= set(reverse.converged if converged else reverse.facts)
+    facts = [fact for fact in forward.facts if fact in included]
     arrays = {}
-    for way, run in (("forward", forward), ("reverse", reverse)):
-        rows = [run.facts.index(fact) for fact in facts]
-        for name, vectors in run.arrays.items():
+    for direction, vectors in (("forward", forward), ("reverse", reverse)):
+        rows = [vectors.facts.index(fact) for fact in facts]
+        for name, array in vectors.arrays.items():
             if converged or name != "value":
-                arrays[side(name, way)] = np.asarray(vectors)[:, rows]
+                arrays[side_name(name, direction)] = np.asarray(array)[:, rows]
     return arrays, facts
 
 
-def write(facts, readings, searches, path):
-    """Write what one model holds of one split's `facts`, as safetensors with the searches' outcomes; all or nothing.
+def write_vectors(facts, activations, extractions, path):
+    """Write one model's vectors of one split's `facts` as safetensors, atomically, with the outcomes as metadata.
 
-    `readings` come from `extract.read`; `searches` has lists of `Extraction`, each with other templates.
+    `activations` come from `keyvalue.read_activations`; `extractions` has one list from `keyvalue.extract_keyvalues`
+    for each set of templates.
     """
-    arrays = {f"{layer}/{name}": vectors for layer, some in readings.items() for name, vectors in some.items()}
-    for found in zip(*searches, strict=True):
-        arrays[f"{found[0].layer}/value"] = np.stack([np.asarray(one.value) for one in found])
-    outcomes = [one.outcomes for some in searches for one in some]
+    arrays = {f"{layer}/{name}": array for layer, named in activations.items() for name, array in named.items()}
+    for of_layer in zip(*extractions, strict=True):
+        arrays[f"{of_layer[0].layer}/value"] = np.stack([np.asarray(extraction.v_star) for extraction in of_layer])
+    outcomes = [extraction.outcomes for of_templates in extractions for extraction in of_templates]
     table = pd.concat(outcomes).to_dict("list") if outcomes else {}
-    about = {"facts": facts, "layers": list(readings), "outcomes": table}
+    about = {"facts": facts, "layers": list(activations), "outcomes": table}
     with atomic(path) as file:
         arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         file.write(safetensors.numpy.save(arrays, {"about": json.dumps(about)}))
 
 
-class Stored(Mapping):
-    """The `Memory` of each layer that `write` left; each is read when it is asked for.
-
-    A large network's would fill gigabytes if all were held at once.
-    """
+class StoredVectors(Mapping):
+    """{layer: `FactVectors`} in a file of `write_vectors`, each read on access, because they can take gigabytes."""
 
     def __init__(self, path):
         self.path = path
@@ -85,9 +83,9 @@ class Stored(Mapping):
             raise KeyError(layer)
         with safetensors.safe_open(self.path, framework="numpy") as file:
             arrays = {name.split("/")[1]: file.get_tensor(name) for name in self.names if name.startswith(f"{layer}/")}
-        found = self.outcomes[self.outcomes.layer == layer] if len(self.outcomes) else pd.DataFrame()
-        converged = found.groupby("fact", sort=False).converged.all() if len(found) else {}
-        return Memory(self.facts, arrays, [fact for fact in self.facts if fact in converged and converged[fact]])
+        outcomes = self.outcomes[self.outcomes.layer == layer] if len(self.outcomes) else pd.DataFrame()
+        converged = outcomes.groupby("fact", sort=False).converged.all() if len(outcomes) else {}
+        return FactVectors(self.facts, arrays, [fact for fact in self.facts if fact in converged and converged[fact]])
 
     def __iter__(self):
         return iter(self.layers)

@@ -1,12 +1,13 @@
-"""Keys and values of facts: what an MLP is given at the subject's last token, and what it should say there.
+"""Extract the keys and values of facts, and read activations, where an MLP looks a subject up.
 
-The recipe is ROME's, with a fact's own object where ROME has an edited one. The *key* k* is the input of the MLP's
-down-projection at the subject's last token in "x_j question", a mean over prefixes x_j, as ROME's code has it. The
-*value* v* is what `search` finds. `read` looks at more places, at everything that can be read without a search.
+Following ROME, with a fact's own object where ROME has a new one. The key k* is the input of the MLP's down-projection
+at the last subject token of "x_j prompt", averaged over prefixes x_j. The value v* is the output of that MLP that
+makes the network give the answer: see `compute_v`. `read_activations` covers more sites, without any optimisation.
 """
 
 import random
 from collections import ChainMap
+from collections.abc import Collection
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -18,196 +19,227 @@ from ..common import batches
 from ..common.errors import UserError
 from ..data.facts import ANY_SPLIT
 from ..models import hooks, network
-from .compute_v import find_values, prepare
+from .compute_v import ValueOptimization, compute_v, prepare_batches
 from .files import Extraction
-from .scoring import LAST, collate, mean_by_owner, partly_unmasked, phrase, question, score_answers
+from .scoring import (
+    LAST_SUBJECT,
+    LanguageModel,
+    collate,
+    encode_kl_prompt,
+    encode_question,
+    mean_by_owner,
+    score_answers,
+    unmask_part,
+)
 
-ESSENCE = " is a"  # with the subject before it: a sentence that a value should leave as it was
-PARTS = 4  # sets of templates: two for each half
+PARTS = 4  # sets of templates that activations are averaged over: two for each half
 
 
-def extract(lm, rows, *, layers, prefixes=("",), search, role=LAST, unmasked=0, job=None):
-    """The keys and values of the facts that `rows` ask for, at each of `layers`: a list of `Extraction`.
+def extract_keyvalues(
+    lm: LanguageModel,
+    rows: list,
+    *,
+    layers: Collection[int],
+    optimization: ValueOptimization,
+    prefixes: Collection[str] = ("",),
+    role: str = LAST_SUBJECT,
+    partly_unmasked: int = 0,
+    job=None,
+) -> list[Extraction]:
+    """The keys and values of the facts in `rows`, as one `Extraction` for each of `layers`.
 
-    Rows with one `fact` share a key and a value; one row a fact is ROME's case. `prefixes` are texts as from
-    `sample_prefixes`, and `search`, a `Search`, says how values are found. Both are of the token with the `role`, of
-    `places_of`. A masked diffusion network's values are sought over as many more canvases as `unmasked` says, on which
-    a part of the answer stands already: so it answers when it comes to it in steps.
+    Rows of one `fact` share a key and a value; ROME has one row per fact. `prefixes` are texts as from
+    `sample_prefixes`. Keys are read, and values put, at the token with the `role`, of `scoring.locate_roles`. A masked
+    diffusion network's values are optimised over `partly_unmasked` further canvases per row that show a part of the
+    answer, as the network sees when it answers in several steps.
 
-    `outcomes` has for each fact the template and the number of prefixes by which its value was sought; the loss at v*
-    and its parts without their weights: nll, kl, and change for the ratio that decay weighs; p_before and p_after, the
-    probability of the answer without a prefix (mean over the fact's rows), without and with v*; norm_original and
-    norm_value; steps, the updates that led to v*; and converged: whether p_after reached the threshold.
+    `outcomes` has one row per fact: the template of its first row; the number of prefixes; the loss at v* and its terms
+    without their weights, nll, kl and change (the ratio that weight_decay weighs); p_before and p_after, the
+    probability of the answer without a prefix, with the MLP's own output and with v* (mean over the fact's rows);
+    norm_original and norm_value; steps, the number of updates that led to v*; and converged, whether p_after is at
+    least min_probability.
     """
-    _check(lm, rows, layers, prefixes)
+    _check_arguments(lm, rows, layers, prefixes)
     net = lm.net
     facts = list(dict.fromkeys(row.fact for row in rows))
-    owned = [(facts.index(row.fact), row) for row in rows]
-    subjects = list(dict.fromkeys((owner, row.subject_text) for owner, row in owned))
-    ask, say = partial(question, lm, role=role), partial(phrase, lm, role=role)
-    asked = [ask(row, owner=owner) for owner, row in owned]
-    prefixed = [ask(row, prefix, owner=owner) for owner, row in owned for prefix in prefixes]
-    # A value that is put elsewhere than at the subject says nothing about what the subject is.
-    essences = [say(subject, ESSENCE, owner=owner) for owner, subject in subjects] if "subject" in role else []
-    sought = list(prefixed)
+    owned_rows = [(facts.index(row.fact), row) for row in rows]
+    subjects = list(dict.fromkeys((owner, row.subject_text) for owner, row in owned_rows))
+    bare = [encode_question(lm, row, owner=owner, role=role) for owner, row in owned_rows]
+    prefixed = [
+        encode_question(lm, row, prefix, owner=owner, role=role) for owner, row in owned_rows for prefix in prefixes
+    ]
+    # The KL prompt protects what the network says about the subject, so it needs a value at a subject token.
+    kl_prompts = (
+        [encode_kl_prompt(lm, subject, owner=owner, role=role) for owner, subject in subjects]
+        if "subject" in role
+        else []
+    )
+    questions = list(prefixed)
     if network.is_diffusion(net):
         rng = random.Random(0)
-        long = [sequence for sequence in asked if len(sequence.answer) > 1]
-        sought += [partly_unmasked(sequence, rng) for sequence in long for _ in range(unmasked)]
+        divisible = [sequence for sequence in bare if len(sequence.answer) > 1]
+        questions += [unmask_part(sequence, rng) for sequence in divisible for _ in range(partly_unmasked)]
 
     blocks = network.layers(net)
-    downs = {layer: network.down_projection(blocks[layer]) for layer in layers}
-    keys = read_at_place(net, prefixed, hooks.inputs, downs)
-    originals = read_at_place(net, asked, hooks.outputs, {layer: network.mlp(blocks[layer]) for layer in layers})
-    before, _ = score_answers(net, asked)
-    terms = [prepare(net, sequences, layers) for sequences in (sought, essences)]
+    down_projections = {layer: network.down_projection(blocks[layer]) for layer in layers}
+    mlps = {layer: network.mlp(blocks[layer]) for layer in layers}
+    k_star = read_at_lookup(net, prefixed, hooks.record_inputs, down_projections)
+    originals = read_at_lookup(net, bare, hooks.record_outputs, mlps)
+    before, _ = score_answers(net, bare)
+    prepared = [prepare_batches(net, sequences, layers) for sequences in (questions, kl_prompts)]
     extractions = []
     for layer in layers:
-        with job.progress(search.steps, f"values at layer {layer}", "steps") if job else nullcontext() as progress:
-            found = find_values(net, originals[layer], *terms, layer=layer, search=search, progress=progress)
-        after, _ = score_answers(net, asked, layer=layer, values=found.value)
-        p_before, p_after = (mean_by_owner(logs.exp(), asked) for logs in (before, after))
-        nll, kl, change = found.parts.tolist()
+        label = f"values at layer {layer}"
+        with job.progress(optimization.steps, label, "steps") if job else nullcontext() as progress:
+            fit = compute_v(net, originals[layer], *prepared, layer=layer, optimization=optimization, progress=progress)
+        after, _ = score_answers(net, bare, layer=layer, values=fit.v_star)
+        p_before, p_after = (mean_by_owner(log_p.exp(), bare) for log_p in (before, after))
+        nll, kl, change = fit.terms.tolist()
         outcomes = pd.DataFrame(
             {
                 "fact": facts,
                 "layer": layer,
                 "template": [next(row.template for row in rows if row.fact == fact) for fact in facts],
                 "prefixes": len(prefixes),
-                "loss": found.loss.tolist(),
+                "loss": fit.loss.tolist(),
                 "nll": nll,
                 "kl": kl,
                 "change": change,
                 "p_before": p_before.tolist(),
                 "p_after": p_after.tolist(),
                 "norm_original": originals[layer].norm(dim=1).tolist(),
-                "norm_value": found.value.norm(dim=1).tolist(),
-                "steps": found.steps.tolist(),
-                "converged": (p_after >= search.threshold).tolist(),
+                "norm_value": fit.v_star.norm(dim=1).tolist(),
+                "steps": fit.steps.tolist(),
+                "converged": (p_after >= optimization.min_probability).tolist(),
             }
         )
-        arrays = (keys[layer], found.value, originals[layer])
+        arrays = (k_star[layer], fit.v_star, originals[layer])
         extractions.append(Extraction(layer, facts, *(array.float().cpu() for array in arrays), outcomes))
     return extractions
 
 
-def best_templates(lm, rows):
-    """The templates, those first whose answers are most probable, by the geometric mean over `rows`."""
-    logs, _ = score_answers(lm.net, [question(lm, row) for row in rows])
-    mean = pd.Series(logs).groupby([row.template for row in rows]).mean()
+def rank_templates(lm, rows):
+    """The templates of `rows`, from the highest to the lowest mean log-probability of their answers."""
+    log_p, _ = score_answers(lm.net, [encode_question(lm, row) for row in rows])
+    mean = pd.Series(log_p).groupby([row.template for row in rows]).mean()
     return [int(template) for template in mean.sort_values(ascending=False, kind="stable").index]
 
 
-def templates_by_question(lm, splits):
-    """{split: templates}: for all splits of one question the templates, those first that are best over all their rows.
+def rank_templates_by_split(lm, splits):
+    """{split: ranked templates} of {split: rows}, ranked over all splits of the same direction together.
 
-    With some of its own, each group of people would differ from the others in words as well.
+    Otherwise groups of people could differ in their templates as well.
     """
-    chosen = {}
+    ranked = {}
     for direction in dict.fromkeys(ANY_SPLIT[split].direction for split in splits):
-        own = [split for split in splits if ANY_SPLIT[split].direction == direction]
-        chosen |= dict.fromkeys(own, best_templates(lm, [row for split in own for row in splits[split]]))
-    return chosen
+        pooled = [split for split in splits if ANY_SPLIT[split].direction == direction]
+        ranked |= dict.fromkeys(pooled, rank_templates(lm, [row for split in pooled for row in splits[split]]))
+    return ranked
 
 
-def read(lm, rows, *, layers):
-    """{layer: {"key at subject": (P, n, mlp), "state at answer": (P, n, width), …}} of the n facts that `rows` ask for.
+def read_activations(lm, rows, *, layers):
+    """The n facts of `rows`, and {layer: {"key at subject": (P, n, mlp), "state at answer": (P, n, width), …}}.
 
-    KINDS at PLACES, by the vocabulary; P parts, each a mean over every P-th of a fact's rows, are as many as PARTS or
-    as the fact with the fewest rows has.
+    The names combine KINDS and POSITIONS of the vocabulary. Each of the P parts is a mean over every P-th row of a
+    fact; P is PARTS, or the lowest number of rows of any fact if that is less.
     """
     net, blocks = lm.net, network.layers(lm.net)
     facts = list(dict.fromkeys(row.fact for row in rows))
-    own = {fact: [row for row in rows if row.fact == fact] for fact in facts}
-    parts = min(PARTS, *map(len, own.values()))
+    rows_of = {fact: [row for row in rows if row.fact == fact] for fact in facts}
+    parts = min(PARTS, *map(len, rows_of.values()))
     sequences = [
-        _unseen(net, question(lm, row, owner=parts * i + number % parts))
-        for i, some in enumerate(own.values())
-        for number, row in enumerate(some)
+        _restrict_to_hidden_answer(net, encode_question(lm, row, owner=parts * i + number % parts))
+        for i, fact_rows in enumerate(rows_of.values())
+        for number, row in enumerate(fact_rows)
     ]
-    given = {("key", layer): network.down_projection(blocks[layer]) for layer in layers}
-    said = {("output", layer): network.mlp(blocks[layer]) for layer in layers}
-    said |= {("state", layer): blocks[layer] for layer in layers}
+    with_inputs = {("key", layer): network.down_projection(blocks[layer]) for layer in layers}
+    with_outputs = {("output", layer): network.mlp(blocks[layer]) for layer in layers}
+    with_outputs |= {("state", layer): blocks[layer] for layer in layers}
 
     @contextmanager
-    def recording():
-        with hooks.inputs(given) as keys, hooks.outputs(said) as others:
-            yield ChainMap(keys, others)
+    def record():
+        with hooks.record_inputs(with_inputs) as inputs, hooks.record_outputs(with_outputs) as outputs:
+            yield ChainMap(inputs, outputs)
 
-    found = _read(net, sequences, recording, places={"subject": _at_place, "answer": _where_predicted})
+    selectors = {"subject": _select_lookup, "answer": _average_over_answer}
     arrays = {}
-    for ((kind, layer), place), vectors in found.items():
-        split = vectors.view(len(facts), parts, -1).transpose(0, 1)
-        arrays.setdefault(layer, {})[f"{kind} at {place}"] = split.float().cpu().numpy()
+    for ((kind, layer), place), vectors in _record_means(net, sequences, record, selectors).items():
+        split_in_parts = vectors.view(len(facts), parts, -1).transpose(0, 1)
+        arrays.setdefault(layer, {})[f"{kind} at {place}"] = split_in_parts.float().cpu().numpy()
     return facts, arrays
 
 
-def _unseen(net, sequence):
-    """The sequence with those predictions alone that are made while nothing of the answer is in sight."""
+def _restrict_to_hidden_answer(net, sequence):
+    """Keep only the predictions that are made while no answer token is visible."""
     if network.is_diffusion(net):
         return sequence
     first = min(sequence.answer)
     return sequence._replace(answer={first: sequence.answer[first]})
 
 
-def _at_place(batch, states):
-    """`states` (B, T, d) at the last subject token: (B, d)."""
-    return states[torch.arange(len(batch), device=states.device), batch.place]
+def _select_lookup(batch, states):
+    """`states` (B, T, d) at the lookup positions: (B, d)."""
+    return states[torch.arange(len(batch), device=states.device), batch.lookup_position]
 
 
-def _where_predicted(batch, states):
+def _average_over_answer(batch, states):
     """The mean of `states` (B, T, d) over the positions of each sequence's predictions: (B, d)."""
     total = states.new_zeros(len(batch), states.shape[-1]).index_add(0, batch.row, states[batch.row, batch.position])
     return total / torch.bincount(batch.row, minlength=len(batch))[:, None]
 
 
-def read_at_place(net, sequences, recording, modules):
-    """{name: (n, d)}: what `recording`, of `hooks`, sees of `modules` at the place, a mean over owners' sequences."""
-    found = _read(net, sequences, partial(recording, modules), {"place": _at_place})
-    return {name: vectors for (name, _), vectors in found.items()}
+def read_at_lookup(net, sequences, record, modules):
+    """{name: (n, d)}: inputs or outputs of `modules` at the lookup positions, a mean over the sequences of each owner.
+
+    `record` is `hooks.record_inputs` or `hooks.record_outputs`.
+    """
+    means = _record_means(net, sequences, partial(record, modules), {"lookup": _select_lookup})
+    return {name: vectors for (name, _), vectors in means.items()}
 
 
 def down_weight(net, layer):
-    """The down-projection's matrix (width, mlp) itself: adding to it in place changes the network."""
+    """The weight (width, mlp) of a layer's down-projection, not a copy: adding to it in place changes the network."""
     projection = network.down_projection(network.layers(net)[layer])
     return projection.weight.T if isinstance(projection, Conv1D) else projection.weight
 
 
 @torch.no_grad()
-def _read(net, sequences, recording, places):
-    """{(name, what): (n, d)}: what `recording()` sees of each module, a mean over owners' sequences.
+def _record_means(net, sequences, record, selectors):
+    """{(module, selector): (n, d)}: vectors that `selectors` take from recorded states, a mean over each owner's.
 
-    `places` are {what: how to pick}.
+    `record()` is a context that yields {module: states (B, T, d)}; `selectors` are {name: function of batch, states}.
     """
-    read = {}
+    vectors = {}
 
-    def look(batch):
-        with recording() as seen:
+    def run(batch):
+        with record() as recorded:
             network.hidden(net, batch.ids)
-        picked = {
-            (name, what): pick(batch, states).float() for name, states in seen.items() for what, pick in places.items()
+        selected = {
+            (module, name): select(batch, states).float()
+            for module, states in recorded.items()
+            for name, select in selectors.items()
         }
-        return batch.number.tolist(), picked
+        return batch.number.tolist(), selected
 
-    for numbers, vectors in batches.each(look, collate(net, sequences)):
-        for name, there in vectors.items():
-            read.setdefault(name, {}).update(zip(numbers, there, strict=True))
+    for numbers, selected in batches.each(run, collate(net, sequences)):
+        for name, rows in selected.items():
+            vectors.setdefault(name, {}).update(zip(numbers, rows, strict=True))
     return {
-        name: mean_by_owner(torch.stack([vectors[i] for i in range(len(sequences))]), sequences)
-        for name, vectors in read.items()
+        name: mean_by_owner(torch.stack([by_number[i] for i in range(len(sequences))]), sequences)
+        for name, by_number in vectors.items()
     }
 
 
-def _check(lm, rows, layers, prefixes):
+def _check_arguments(lm, rows, layers, prefixes):
     if lm.net.training:
-        raise ValueError("the network is in training mode; keys and values need it as net.eval() leaves it")
+        raise ValueError("the network is in training mode; call net.eval() first")
     depth = lm.net.config.num_hidden_layers
     for layer in layers:
         if layer not in range(depth):
             raise UserError(f"layer is {layer}; the network has layers 0–{depth - 1}")
     if not prefixes:
-        raise UserError("prefixes is empty; a list of the empty text alone means no prefix")
+        raise UserError('prefixes is empty; use [""] for no prefix')
     if not rows:
-        raise UserError("no rows to extract keys and values from")
+        raise UserError("rows is empty; keys and values need at least one row")
     if network.is_diffusion(lm.net) and not lm.canvas:
-        raise UserError("canvas is missing; a diffusion network needs to know how long its canvas is")
+        raise UserError("canvas is missing; set it to the number of tokens of the diffusion network's canvas")

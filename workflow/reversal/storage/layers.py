@@ -1,4 +1,4 @@
-"""Which layers to look at: all, some, or those where tracing finds that MLPs matter most."""
+"""Choose the layers to study: all of them, a list, or those where causal tracing finds the largest effect of MLPs."""
 
 import json
 from pathlib import Path
@@ -11,51 +11,51 @@ from ..data.facts import ANY_SPLIT
 from ..tracing.effects import at_first
 from ..tracing.vocabulary import ROLES, leading
 
-DIRECTIONS = ("p2d", "d2p")  # forward, for descriptions; in reverse, for names
+DIRECTIONS = ("p2d", "d2p")  # forward (asks for descriptions), reverse (asks for names)
 KIND, ROLE = "mlp", "last subject"
 
 
-def peaks(traces_by_split):
-    """{"p2d": layer, "d2p": layer} where the MLPs have the largest mean effect at the last subject token.
+def find_peaks(traces_by_split):
+    """{"p2d": layer, "d2p": layer}: where restoring MLP outputs at the last subject token has the largest mean effect.
 
-    `traces_by_split` has one model's traces of one seed, by split: effects at t1 in nats, under the leading corruption;
-    the splits of a direction are pooled. {} where tracing points nowhere: unless, in both directions, the largest
-    effect is clearly above 0, by an interval that holds for all layers at once.
+    `traces_by_split` has one model's traces of one seed, {split: traces}. Effects are those at t1, in nats, under the
+    leading corruption; the splits of one direction are pooled. The result is {} unless the largest effect exceeds 0 in
+    both directions, by an interval that covers all layers simultaneously.
     """
-    found = {direction: _largest(traces_by_split, direction, [ROLE]) for direction in DIRECTIONS}
-    return {direction: one["layer"] for direction, one in found.items()} if all(found.values()) else {}
+    largest = {direction: _find_largest_effect(traces_by_split, direction, [ROLE]) for direction in DIRECTIONS}
+    return {direction: site["layer"] for direction, site in largest.items()} if all(largest.values()) else {}
 
 
-def site(traces_by_split):
-    """{"layer": l, "role": r} of the prompt's token and layer whose MLP has the largest mean effect on descriptions.
+def find_site(traces_by_split):
+    """{"layer", "role"}: the layer and the prompt token whose MLP output has the largest mean effect on descriptions.
 
-    As in `peaks`, but of all roles of the prompt; {} where tracing points nowhere.
+    Like `find_peaks`, but over all roles of the prompt; {} if no effect exceeds 0.
     """
-    return _largest(traces_by_split, DIRECTIONS[0], ROLES[: ROLES.index("last prompt") + 1])
+    return _find_largest_effect(traces_by_split, DIRECTIONS[0], ROLES[: ROLES.index("last prompt") + 1])
 
 
-def _largest(traces_by_split, direction, roles):
-    """{"layer", "role"} of the largest mean effect in one direction, of tokens with these `roles`; {} if nowhere."""
+def _find_largest_effect(traces_by_split, direction, roles):
+    """{"layer", "role"} of the largest mean effect in one direction among tokens with `roles`; {} if none exceeds 0."""
     corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
-    ours = [split for split in traces_by_split if ANY_SPLIT[split].direction == direction]
-    effects, own = at_first([trace for split in ours for trace in traces_by_split[split]], corruption, KIND)
-    if not own:
+    splits = [split for split in traces_by_split if ANY_SPLIT[split].direction == direction]
+    effects, traces = at_first([trace for split in splits for trace in traces_by_split[split]], corruption, KIND)
+    if not traces:
         return {}
     effects = effects[:, [ROLES.index(role) for role in roles]]
-    peak = contrasts.peak(effects.reshape(len(own), -1), rng=np.random.default_rng(0))
+    peak = contrasts.find_peak(effects.reshape(len(traces), -1), rng=np.random.default_rng(0))
     if peak.place == "nowhere":
         return {}
     role, layer = divmod(peak.cell, effects.shape[2])
     return {"layer": layer, "role": roles[role]}
 
 
-def read(path):
-    """The peaks that a file holds; {} without a file."""
-    return {way: layer for way, layer in _read(path).items() if way in DIRECTIONS}
+def read_peaks(path):
+    """The peaks in a file that scripts/peaks.py wrote; {} without a file."""
+    return {direction: layer for direction, layer in _read(path).items() if direction in DIRECTIONS}
 
 
 def read_site(path):
-    """The site that a file holds; {} without one."""
+    """The site in a file that scripts/peaks.py wrote; {} without a file."""
     return _read(path).get("site", {})
 
 
@@ -63,18 +63,21 @@ def _read(path):
     return json.loads(Path(path).read_text()) if path else {}
 
 
-def chosen_layers(choice, peaks, depth, model):
-    """The layers that a configuration's `choice` means in a network of `depth` layers: all, peak, or a list."""
-    peak = set(peaks.values())
-    if choice == "all" or (choice == "peak" and not peak):
+def resolve_layers(choice, peaks, depth, model):
+    """The layers that a configured `choice` (all, peak, or a list) means for a network of `depth` layers.
+
+    The peaks are added to a list. Without peaks, peak means all layers.
+    """
+    peak_layers = set(peaks.values())
+    if choice == "all" or (choice == "peak" and not peak_layers):
         return list(range(depth))
     if choice == "peak":
-        return sorted(peak)
+        return sorted(peak_layers)
     if absent := [layer for layer in choice if layer >= depth]:
         raise UserError(f"layers has {absent[0]}; {model} has layers 0–{depth - 1}")
-    return sorted(peak | set(choice))
+    return sorted(peak_layers | set(choice))
 
 
-def value_layers(choice, peaks, depth, model):
-    """The same for layers at which values are sought, which takes long: where tracing points nowhere, peak means 0."""
-    return [0] if choice == "peak" and not peaks else chosen_layers(choice, peaks, depth, model)
+def resolve_value_layers(choice, peaks, depth, model):
+    """Like `resolve_layers`, but without peaks, peak means layer 0, because optimising values at all layers is slow."""
+    return [0] if choice == "peak" and not peaks else resolve_layers(choice, peaks, depth, model)

@@ -1,10 +1,13 @@
-"""Asking networks about rows: sequences and what they predict, in batches, with values put in place of what MLPs say.
+"""Score the answers of prompts: encode rows as sequences, run them in batches, read the answers' log-probabilities.
 
-An autoregressive network is given the answer token by token. A masked diffusion network sees a whole canvas: the row
-with its answer masked, end tokens after it; the answer's probability is the product over its tokens, predicted at once.
-If all after the question were masked, the network could not know where an answer begins that it may well introduce
-with words of its own, and the product would say little about what it knows. After a subject alone, or "{subject} is a",
-all is masked, and the first mask stands for the next token. A prefix makes the canvas longer and changes nothing else.
+An autoregressive network predicts the answer token by token. A masked diffusion network sees a whole canvas: the
+prompt, the answer masked, and end tokens after it; the answer's probability is the product over its tokens, all
+predicted in one pass. If everything after the prompt were masked, the network could put other words before the answer,
+and the product would say little about what it knows. A KL prompt is followed by masks only, and the first mask is the
+next token. A prefix lengthens the canvas and changes nothing else.
+
+Any score can be computed with values in place of an MLP's output at one position of each sequence, ROME's lookup index:
+the last subject token, unless another role of the prompt is chosen.
 """
 
 import dataclasses
@@ -17,14 +20,15 @@ import torch
 
 from ..common import batches
 from ..common.errors import UserError
-from ..models import hooks, network, spelling, tokens
+from ..models import hooks, network, tokens
 
-LAST = "last subject"
-ROWS = {"cpu": 64, "cuda": 256}  # sequences at a time
+LAST_SUBJECT = "last subject"
+KL_PROMPT = "{} is a"  # ROME's: an optimised value should leave what follows the subject here unchanged
+ROWS = {"cpu": 64, "cuda": 256}  # sequences in a batch
 
 
 class LanguageModel(NamedTuple):
-    """A network, and how text is put before it."""
+    """A network with its tokenizer."""
 
     net: Any
     tokenizer: Any
@@ -32,91 +36,100 @@ class LanguageModel(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """Tokens to run, where the subject ends, and what is predicted."""
+    """Tokens to run, with the position of the lookup and the tokens to predict."""
 
     ids: list
-    place: int  # where a key is read and a value put: of the last subject token, unless asked for another
+    lookup_position: int  # where a key is read and a value is put
     answer: Mapping  # {position: token predicted there}
-    owner: int = 0  # the number of the fact that the sequence is about
+    owner: int = 0  # index of the fact that the sequence belongs to
 
 
-def question(lm, row, prefix="", *, owner=0, role=LAST):
-    """The `Sequence` that asks for the answer of a `facts.Row`, after a prefix; its place has the `role`."""
+def encode_question(lm: LanguageModel, row, prefix: str = "", *, owner: int = 0, role: str = LAST_SUBJECT) -> Sequence:
+    """Encode a prefix and the prompt of a `facts.Row`, with its answer to predict and the lookup at the `role`."""
     net, tokenizer, canvas = lm
-    bare, whole = tokens.encode(tokenizer, row), tokens.encode(tokenizer, _prefixed(row, prefix))
-    first, end = whole.answer
-    start = len(whole.ids) - len(bare.ids)
-    place = place_of(role, whole.subject, first, start)
-    answer = {network.read_at(net, at): whole.ids[at] for at in range(first, end)}
+    bare, prefixed = tokens.encode(tokenizer, row), tokens.encode(tokenizer, _prepend_prefix(row, prefix))
+    first, end = prefixed.answer
+    start = len(prefixed.ids) - len(bare.ids)
+    lookup = locate_role(role, prefixed.subject, first, start)
+    answer = {network.prediction_position(net, position): prefixed.ids[position] for position in range(first, end)}
     if not network.is_diffusion(net):
-        return Sequence(whole.ids[: end - 1], place, answer, owner)
+        return Sequence(prefixed.ids[: end - 1], lookup, answer, owner)
     if len(bare.ids) > canvas:
-        raise UserError(f"{row.text!r} has {len(bare.ids)} tokens; the canvas holds {canvas}")
-    filled = whole.ids + [net.config.eos_token_id] * (canvas - len(bare.ids))
+        raise UserError(
+            f"{row.text!r} has {len(bare.ids)} tokens, but the canvas holds {canvas}; "
+            f"set the canvas to at least {len(bare.ids)}"
+        )
+    filled = prefixed.ids + [net.config.eos_token_id] * (canvas - len(bare.ids))
     masked = filled[:first] + [network.mask_id(net)] * (end - first) + filled[end:]
-    return Sequence(masked, place, answer, owner)
+    return Sequence(masked, lookup, answer, owner)
 
 
-def places_of(subject, end, start=0):
-    """{role: place} of the tokens from `start` to `end` of a prompt about a `subject` (first, past its last).
+def locate_roles(subject, end, start=0):
+    """{role: position} in a prompt that has tokens `start` to `end` and a `subject` (first, past its last).
 
-    One token for each of tracing's roles that there is: of several that are alike, the last one before the subject and
-    the middle one otherwise.
+    A role that the prompt lacks is left out. Where several tokens share a role, it is the last one before the subject,
+    and the middle one otherwise.
     """
     first, after = subject
-    found = {
+    positions = {
         "prior prompt": first - 1,
         "first subject": first,
         "middle subject": (first + after - 1) // 2,
-        LAST: after - 1,
+        LAST_SUBJECT: after - 1,
         "first subsequent": after,
         "further prompt": (after + end) // 2,
         "last prompt": end - 1,
     }
-    within = {
+    exists = {
         "prior prompt": first > start,
         "first subject": after - first > 1,
         "middle subject": after - first > 2,
-        LAST: True,
+        LAST_SUBJECT: True,
         "first subsequent": after < end - 1,
         "further prompt": after < end - 2,
         "last prompt": after < end,
     }
-    return {role: place for role, place in found.items() if within[role]}
+    return {role: position for role, position in positions.items() if exists[role]}
 
 
-def place_of(role, subject, end, start=0):
-    """The place of a role, or that of the last subject token where no token has it: `places_of`."""
-    places = places_of(subject, end, start)
-    return places.get(role, places[LAST])
+def locate_role(role, subject, end, start=0):
+    """The position of a role as in `locate_roles`, or of the last subject token if the prompt lacks the role."""
+    positions = locate_roles(subject, end, start)
+    return positions.get(role, positions[LAST_SUBJECT])
 
 
-def phrase(lm, subject, ending="", *, owner=0, role=LAST):
-    """The `Sequence` of a subject before an ending; what comes next is predicted, whatever it is."""
+def encode_kl_prompt(lm: LanguageModel, subject: str, *, owner: int = 0, role: str = LAST_SUBJECT) -> Sequence:
+    """Encode KL_PROMPT about a subject; only the distribution of the next token matters, so its token is 0."""
     net, tokenizer, canvas = lm
-    coded = tokenizer(subject + ending, return_offsets_mapping=True)
-    ids, span = coded["input_ids"], (0, len(subject))
-    place = place_of(role, spelling.token_range(subject + ending, coded["offset_mapping"], span), len(ids))
-    following = {network.read_at(net, len(ids)): 0}
+    text = KL_PROMPT.format(subject)
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    ids = encoded["input_ids"]
+    subject_tokens = tokens.token_range(text, encoded["offset_mapping"], (0, len(subject)))
+    lookup = locate_role(role, subject_tokens, len(ids))
+    answer = {network.prediction_position(net, len(ids)): 0}
     if not network.is_diffusion(net):
-        return Sequence(ids, place, following, owner)
+        return Sequence(ids, lookup, answer, owner)
     masks = canvas - len(ids)
     if masks < 1:
-        raise UserError(f"{subject + ending!r} fills all {canvas} tokens of the canvas; there is no room after it")
-    return Sequence(ids + [network.mask_id(net)] * masks, place, following, owner)
+        raise UserError(
+            f"{text!r} has {len(ids)} tokens, but the canvas holds {canvas}, with no room for the next token; "
+            f"set the canvas to at least {len(ids) + 1}"
+        )
+    return Sequence(ids + [network.mask_id(net)] * masks, lookup, answer, owner)
 
 
-def partly_unmasked(sequence, rng):
-    """A masked diffusion network's question with some of its answer's tokens, not all, in their places already."""
+def unmask_part(sequence, rng):
+    """Put some of the answer's tokens, not all, in place of their masks; the others remain to be predicted."""
     positions = sorted(sequence.answer)
-    shown = rng.sample(positions, rng.randint(1, len(positions) - 1))
+    unmasked = rng.sample(positions, rng.randint(1, len(positions) - 1))
     ids = list(sequence.ids)
-    for position in shown:
+    for position in unmasked:
         ids[position] = sequence.answer[position]
-    return sequence._replace(ids=ids, answer={at: sequence.answer[at] for at in positions if at not in shown})
+    masked = {position: sequence.answer[position] for position in positions if position not in unmasked}
+    return sequence._replace(ids=ids, answer=masked)
 
 
-def _prefixed(row, prefix):
+def _prepend_prefix(row, prefix):
     if not prefix:
         return row
     start, end = row.subject
@@ -126,154 +139,161 @@ def _prefixed(row, prefix):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sequences side by side; causal networks' are padded on the right, where no earlier state sees it."""
+    """B sequences with P predictions; a causal network's are padded on the right, which no earlier state sees."""
 
     ids: torch.Tensor  # (B, T)
-    number: torch.Tensor  # (B,) among the sequences
+    number: torch.Tensor  # (B,) index among all sequences
     owner: torch.Tensor  # (B,)
-    place: torch.Tensor  # (B,)
-    row: torch.Tensor  # (P,) of each prediction
+    lookup_position: torch.Tensor  # (B,)
+    row: torch.Tensor  # (P,) sequence of each prediction
     position: torch.Tensor  # (P,)
     token: torch.Tensor  # (P,)
-    below: Mapping = field(default_factory=dict)  # {layer: what the block under it puts out}
-    reference: torch.Tensor | None = None  # (P, V) log-probabilities when nothing is overwritten
+    layer_inputs: Mapping = field(default_factory=dict)  # {layer: (B, T, d)}, as cached by `compute_v.prepare_batches`
+    reference: torch.Tensor | None = None  # (P, V) log-probabilities of the unchanged network
 
     def __len__(self):
         return len(self.ids)
 
-    def __getitem__(self, some):
+    def __getitem__(self, index):
         """The sequences of a slice."""
         keep = torch.zeros(len(self), dtype=torch.bool, device=self.ids.device)
-        keep[some] = True
-        return self.where(keep)
+        keep[index] = True
+        return self.select(keep)
 
-    def where(self, keep):
+    def select(self, keep):
         """The sequences for which `keep` (B,) is true."""
         if keep.all():
             return self
         predicted = keep[self.row]
         return Batch(
-            *(column[keep] for column in (self.ids, self.number, self.owner, self.place)),
+            *(column[keep] for column in (self.ids, self.number, self.owner, self.lookup_position)),
             row=(keep.cumsum(0) - 1)[self.row[predicted]],
             position=self.position[predicted],
             token=self.token[predicted],
-            below={layer: output[keep] for layer, output in self.below.items()},
+            layer_inputs={layer: states[keep] for layer, states in self.layer_inputs.items()},
             reference=None if self.reference is None else self.reference[predicted],
         )
 
 
 def collate(net, sequences):
-    """`Batch`es of sequences alike in length: of one length for a diffusion network, which would see padding."""
+    """`Batch`es of sequences of similar length; of equal length for a diffusion network, which would see padding."""
     device = device_of(net)
     size = ROWS.get(device.type, ROWS["cuda"])
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].ids))
     groups = []
     for i in order:
-        room = groups and len(groups[-1]) < size
-        if room and (not network.is_diffusion(net) or len(sequences[groups[-1][0]].ids) == len(sequences[i].ids)):
+        has_room = groups and len(groups[-1]) < size
+        if has_room and (not network.is_diffusion(net) or len(sequences[groups[-1][0]].ids) == len(sequences[i].ids)):
             groups[-1].append(i)
         else:
             groups.append([i])
     collated = []
     for group in groups:
-        some = [sequences[i] for i in group]
-        longest = len(some[-1].ids)
+        members = [sequences[i] for i in group]
+        longest = len(members[-1].ids)
         columns = (
-            [sequence.ids + [0] * (longest - len(sequence.ids)) for sequence in some],
+            [sequence.ids + [0] * (longest - len(sequence.ids)) for sequence in members],
             group,
-            [sequence.owner for sequence in some],
-            [sequence.place for sequence in some],
-            [row for row, sequence in enumerate(some) for _ in sequence.answer],
-            [position for sequence in some for position in sequence.answer],
-            [token for sequence in some for token in sequence.answer.values()],
+            [sequence.owner for sequence in members],
+            [sequence.lookup_position for sequence in members],
+            [row for row, sequence in enumerate(members) for _ in sequence.answer],
+            [position for sequence in members for position in sequence.answer],
+            [token for sequence in members for token in sequence.answer.values()],
         )
         collated.append(Batch(*(torch.tensor(column, dtype=torch.long, device=device) for column in columns)))
     return collated
 
 
 def log_probabilities(net, batch, *, layer=None, values=None):
-    """Log-probabilities (P, V) at each prediction; with `values` (n, width), each sequence has its owner's in place."""
-    with nullcontext() if values is None else _overwritten(net, layer, batch, values[batch.owner]):
+    """Log-probabilities (P, V) at each prediction.
+
+    With `values` (n, width), the MLP of `layer` puts out each sequence's `values[owner]` at the lookup position.
+    """
+    with nullcontext() if values is None else _overwrite_mlp(net, layer, batch, values[batch.owner]):
         states = network.hidden(net, batch.ids)
     return network.logits(net, states[batch.row, batch.position]).float().log_softmax(-1)
 
 
 @contextmanager
-def _overwritten(net, layer, batch, values):
-    """While it lasts, the MLP of `layer` puts out `values` (B, width) at the places of `batch`.
+def _overwrite_mlp(net, layer, batch, values):
+    """Make the MLP of `layer` put out `values` (B, width) at the lookup positions of `batch`.
 
-    Where the batch knows what lies below the layer, the blocks down there do not run.
+    Blocks below the layer are skipped if the batch holds the layer's inputs.
     """
     blocks = network.layers(net)
     rows = torch.arange(len(batch), device=batch.ids.device)
-    known = layer in batch.below
+    is_cached = layer in batch.layer_inputs
     with (
-        hooks.attached([(network.mlp(blocks[layer]), hooks.overwrite(rows, batch.place, values))]),
-        hooks.skipped(blocks[:layer], batch.below[layer]) if known else nullcontext(),
+        hooks.attach([(network.mlp(blocks[layer]), hooks.overwrite(rows, batch.lookup_position, values))]),
+        hooks.skip_blocks(blocks[:layer], batch.layer_inputs[layer]) if is_cached else nullcontext(),
     ):
         yield
 
 
-def joint(batch, logs):
-    """The log-probability (B,) of each sequence's answer, all tokens together, from `log_probabilities`."""
-    each = logs.gather(1, batch.token[:, None])[:, 0]
-    return torch.zeros(len(batch), device=logs.device).index_add(0, batch.row, each)
+def joint_log_probability(batch, log_p):
+    """The joint log-probability (B,) of each sequence's answer, from `log_probabilities` (P, V)."""
+    token_log_p = log_p.gather(1, batch.token[:, None])[:, 0]
+    return torch.zeros(len(batch), device=log_p.device).index_add(0, batch.row, token_log_p)
 
 
 def answer_loss(net, collated):
-    """The loss of all answers of some `Batch`es together, in nats a token."""
-    told = sum(joint(batch, log_probabilities(net, batch)).sum() for batch in collated)
-    return -told / max(1, sum(len(batch.token) for batch in collated))
+    """The mean loss of the answers of all `Batch`es, in nats per token."""
+    total = sum(joint_log_probability(batch, log_probabilities(net, batch)).sum() for batch in collated)
+    return -total / max(1, sum(len(batch.token) for batch in collated))
 
 
 @torch.no_grad()
 def score_answers(net, sequences, *, layer=None, values=None):
-    """The joint log-probability (N,) of each answer, and whether all its tokens are the most probable ones (N,).
+    """The joint log-probability (N,) of each answer, and whether each of its tokens is the most probable one (N,).
 
-    With `values` (n, width), each sequence has its owner's in place of the MLP's output at `layer`. An answer whose
-    tokens are all most probable is what greedy decoding, or sampling in one step, would give.
+    `layer` and `values` are as in `log_probabilities`. If all tokens are the most probable ones, greedy decoding, or
+    sampling in one step, gives the answer.
     """
-    logs, exact = torch.zeros(len(sequences)), torch.zeros(len(sequences), dtype=torch.bool)
+    joint, exact = torch.zeros(len(sequences)), torch.zeros(len(sequences), dtype=torch.bool)
 
     def score(batch):
-        found = log_probabilities(net, batch, layer=layer, values=values)
-        wrong = torch.zeros_like(batch.owner).index_add_(0, batch.row, (found.argmax(-1) != batch.token).long())
-        return batch.number.cpu(), joint(batch, found).cpu(), (wrong == 0).cpu()
+        log_p = log_probabilities(net, batch, layer=layer, values=values)
+        return batch.number.cpu(), joint_log_probability(batch, log_p).cpu(), _is_exact(batch, log_p.argmax(-1)).cpu()
 
-    for number, log, right in batches.each(score, collate(net, sequences)):
-        logs[number], exact[number] = log, right
-    return logs, exact
+    for number, batch_joint, batch_exact in batches.each(score, collate(net, sequences)):
+        joint[number], exact[number] = batch_joint, batch_exact
+    return joint, exact
 
 
 @torch.no_grad()
-def told(net, sequences):
-    """Whether each answer is what the network says token by token (N,), when it may see those it said before.
+def generates_answer(net, sequences):
+    """Whether the network generates each answer (N,) one token at a time, given the tokens that it generated before.
 
-    An autoregressive network goes from left to right. A masked diffusion network reveals, of the answer's masks, the
-    one that it is surest of; its `score_answers` are of all masks at once.
+    An autoregressive network goes from left to right. A masked diffusion network unmasks, in each step, the most
+    confident of the answer's masks; `score_answers` predicts all masks at once.
     """
     if not network.is_diffusion(net):
         return score_answers(net, sequences)[1]
-    right = torch.zeros(len(sequences), dtype=torch.bool)
+    exact = torch.zeros(len(sequences), dtype=torch.bool)
 
-    def reveal(batch):
+    def generate(batch):
         ids = batch.ids.clone()
-        hidden = torch.ones_like(batch.token, dtype=torch.bool)
-        said = torch.full_like(batch.token, -1)
-        while hidden.any():
-            sure, token = log_probabilities(net, dataclasses.replace(batch, ids=ids)).max(-1)
-            sure = sure.masked_fill(~hidden, -torch.inf)
-            best = sure.new_full((len(batch),), -torch.inf).scatter_reduce(0, batch.row, sure, "amax")
-            now = hidden & (sure == best[batch.row])
-            said = torch.where(now, token, said)
-            ids[batch.row[now], batch.position[now]] = token[now]
-            hidden &= ~now
-        wrong = torch.zeros_like(batch.owner).index_add_(0, batch.row, (said != batch.token).long())
-        return batch.number.cpu(), (wrong == 0).cpu()
+        masked = torch.ones_like(batch.token, dtype=torch.bool)
+        generated = torch.full_like(batch.token, -1)
+        while masked.any():
+            confidence, token = log_probabilities(net, dataclasses.replace(batch, ids=ids)).max(-1)
+            confidence = confidence.masked_fill(~masked, -torch.inf)
+            highest = confidence.new_full((len(batch),), -torch.inf).scatter_reduce(0, batch.row, confidence, "amax")
+            unmasked = masked & (confidence == highest[batch.row])
+            generated = torch.where(unmasked, token, generated)
+            ids[batch.row[unmasked], batch.position[unmasked]] = token[unmasked]
+            masked &= ~unmasked
+        return batch.number.cpu(), _is_exact(batch, generated).cpu()
 
-    for number, found in batches.each(reveal, collate(net, sequences)):
-        right[number] = found
-    return right
+    for number, batch_exact in batches.each(generate, collate(net, sequences)):
+        exact[number] = batch_exact
+    return exact
+
+
+def _is_exact(batch, predicted):
+    """Whether all tokens `predicted` (P,) of a sequence are those of its answer: (B,)."""
+    errors = torch.zeros_like(batch.owner).index_add_(0, batch.row, (predicted != batch.token).long())
+    return errors == 0
 
 
 def mean_by_owner(values, sequences):
@@ -285,5 +305,5 @@ def mean_by_owner(values, sequences):
 
 
 def device_of(net):
-    """Where the network's tensors are."""
+    """The device of the network's input embeddings."""
     return net.get_input_embeddings().weight.device
