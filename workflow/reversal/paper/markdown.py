@@ -5,9 +5,27 @@ from html import escape
 
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
+from markupsafe import Markup
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from ..common.errors import UserError
+
+
+def text(value):
+    """Any text as text: no character of it means anything to Markdown, HTML, Liquid or MathJax.
+
+    Letters, digits and plain punctuation stay readable; all else becomes a numbered entity, which every one of them
+    prints and none of them obeys. MathJax reads what the entities stand for, so `$` also needs a class it ignores.
+    """
+    coded = "".join(c if c.isalnum() or c in " .,;:?!" else f"&#{ord(c)};" for c in re.sub(r"\s+", " ", str(value)))
+    if "$" in str(value) or "\\" in str(value):
+        return Markup(f'<span class="mathjax_ignore">{coded}</span>')
+    return Markup(coded)
+
+
+def attribute(value):
+    """Text for a double-quoted HTML attribute; braces are Liquid's, so they are coded too."""
+    return Markup(escape(str(value)).replace("{", "&#123;").replace("}", "&#125;").replace("\n", " "))
 
 
 def mathml(source, *, display):
@@ -65,3 +83,10 @@ def check_headings(tokens):
     slugs = [slug(name) for _, _, name in headings(tokens)]
     if twice := sorted({one for one in slugs if slugs.count(one) > 1}):
         raise UserError(f"the post has two headings with the anchor {twice[0]}; give each its own name")
+
+
+def check_anchors(names):
+    """Two headings with one anchor would lead to one place."""
+    slugs = [slug(name) for name in names]
+    if twice := sorted({one for one in slugs if slugs.count(one) > 1}):
+        raise UserError(f"two headings have the anchor {twice[0]}; give each its own name")

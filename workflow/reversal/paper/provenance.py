@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from . import quantities
+
 
 class Origin(NamedTuple):
     """What is the same for everything on a page."""
@@ -26,6 +28,39 @@ class Origin(NamedTuple):
         parts = [f"rule {rule} ({script})" for rule, script in rules]
         parts += [f"study {self.study}", f"configuration {self.configuration}", f"commit {self.commit}"]
         return " · ".join([*parts, f"made {made:%Y-%m-%d %H:%M} UTC"])
+
+
+class Provenance(NamedTuple):
+    """Where the tables and figures of a page come from."""
+
+    study: str
+    configuration: str  # fingerprint
+    commit: str
+    makers: dict  # {file: (rule, script)}, files like tables/costs.csv
+    times: dict  # {file: datetime}
+    runs: dict  # {reference run: its provenance.json}
+
+    def of(self, file):
+        """One line about a file of this run."""
+        rule, script = self.makers[file]
+        parts = [f"rule {rule} ({script})", f"study {self.study}", f"configuration {self.configuration}"]
+        return " · ".join([*parts, f"commit {self.commit}", f"made {self.times[file]:%Y-%m-%d %H:%M} UTC"])
+
+    def of_run(self, run):
+        """One line about a reference run."""
+        made = self.runs.get(run, {})
+        parts = [f"reference run {run}", *(made[key] for key in ("study", "hardware", "remark") if key in made)]
+        return " · ".join(
+            [*parts, *(f"{key} {made[key]}" for key in ("configuration", "commit", "date") if key in made)]
+        )
+
+    def of_quantity(self, quantity, run):
+        """One line about a number: run, table, rows and rule."""
+        return f"{quantities.describe(quantity, run)}; {self.rule(f'tables/{quantity.table}.csv')}"
+
+    def rule(self, file):
+        """The rule that makes a file, here or in another run."""
+        return f"rule {self.makers[file][0]}" if file in self.makers else "not made by this study"
 
 
 def fingerprint(config):

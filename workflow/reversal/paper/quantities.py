@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 import yaml
 
-from ..common.contrasts import pooled
+from ..common.contrasts import pool_seeds
 from ..common.errors import UserError
 from ..common.intervals import Interval
 from ..figures.read import read_table
@@ -107,7 +107,7 @@ def measure(quantity, run, source):
         return Interval(float(getattr(values, quantity.pool)()), math.nan, math.nan)
     _require_one_row_per_seed(rows, columns, source)
     ends = [rows[column].astype(float) if column else pd.Series(math.nan, rows.index) for column in columns[1:]]
-    return pooled(values, *ends)
+    return pool_seeds(values, *ends)
 
 
 def select(table, where, source, models=None):

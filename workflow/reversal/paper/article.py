@@ -1,0 +1,475 @@
+"""The article: Markdown by hand, with numbers, claims, figures, tables and citations filled in.
+
+The text is plain Markdown with Jinja expressions and no other Jinja: no sentence depends on a number. It is rendered
+for two media, Markdown for an al-folio site and the body of the page that stands alone.
+
+    {{ names_reverse }}              a number of paper/numbers.yaml
+    {{ claim("names-reverse") }}     what this run found about a claim of paper/claims.yaml
+    {{ figure("step_scaling") }}     a figure with its caption; {{ see("step_scaling") }} links to it
+    {{ table("costs", "Caption.") }} a table, or some of its rows and columns
+    {{ cite("berglund2023reversal") }}
+    {{ claims() }}, {{ settings() }}, {{ explorer() }}
+"""
+
+import base64
+import math
+import re
+import traceback
+from dataclasses import dataclass, field
+from datetime import date
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError
+from markupsafe import Markup
+
+from ..common.errors import UserError
+from ..common.intervals import Interval
+from . import bibliography, markdown, quantities
+from .claims import NOT_MEASURED
+from .markdown import attribute, text
+
+FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
+APPENDIX = re.compile(r"^## (Appendix\b.*)$", re.M)
+ASSETS = {"figures": "img", "tables": "csv"}  # folders of an al-folio site
+STYLES = """\
+table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
+.table-block figcaption { margin-bottom: 0.5rem; }
+table th, table td { border-bottom: 1px solid var(--global-divider-color); padding: 0.35rem 0.5rem; text-align: left; }
+table td { font-variant-numeric: tabular-nums; }
+.table-scroll { overflow-x: auto; }
+figure img { width: 100%; background: #fff; border-radius: 4px; }
+.source, .claim { font-size: 0.75rem; line-height: 1.3; opacity: 0.75; }
+.claim.fails { color: #c22; opacity: 1; font-weight: 600; }
+"""
+
+
+class Source(NamedTuple):
+    """A Markdown file of the paper: its path, its front matter and its text, which begins on its own line."""
+
+    path: str
+    front: dict
+    text: str
+
+
+class Material(NamedTuple):
+    """What the article is made from."""
+
+    sources: list  # the article, then its appendices: [Source]
+    paper: dict  # title, subtitle, author, date, slug, …
+    runs: dict  # {name: quantities.Run}, this run among them
+    numbers: dict  # {name: Quantity}
+    claims: list  # [Claim]
+    verdicts: dict  # {(claim, run): (Interval, verdict)}
+    figures: dict  # {name: SVG file}
+    captions: dict  # {figure: its caption in Markdown}
+    alternatives: dict  # {figure: what it shows, in words}
+    entries: dict  # of the bibliography
+    origin: object  # provenance.Origin
+    settings: dict  # this run's configuration
+
+
+class Document(NamedTuple):
+    """A rendered article."""
+
+    opening: str  # Markdown: what stands before the first heading
+    tldr: list  # Markdown, a string a bullet
+    body: str
+    appendices: list  # [(name, Markdown)]
+    labels: "Labels"
+
+
+@dataclass
+class Labels:
+    """What a text shows, states and cites, in its order."""
+
+    figures: list = field(default_factory=list)
+    tables: list = field(default_factory=list)
+    cited: list = field(default_factory=list)
+    claims: list = field(default_factory=list)
+    numbers: list = field(default_factory=list)
+    files: list = field(default_factory=list)  # tables that it links to
+
+
+def read_source(path):
+    """A Markdown file with its front matter."""
+    whole = Path(path).read_text(encoding="utf-8")
+    front = FRONT.match(whole)
+    return Source(
+        str(path),
+        (yaml.safe_load(front[1]) or {}) if front else {},
+        "\n" * front[0].count("\n") + whole[front.end() :] if front else whole,  # lines keep their numbers
+    )
+
+
+class AlFolio:
+    """Markdown for an al-folio site with the distill layout: kramdown, Liquid, MathJax, d-cite."""
+
+    name = "al-folio"
+    details = '<details markdown="1">'
+
+    def __init__(self, slug):
+        self.slug = slug
+        self.reader = markdown.parser(markdown.mathjax)
+
+    def cite(self, keys, labels):
+        return f'<d-cite key="{",".join(keys)}"></d-cite>'
+
+    def image(self, name, file):
+        return self.link(f"figures/{name}.svg")
+
+    def link(self, file):
+        """Where a file of the results is on the site: figures and tables that the text shows are its assets."""
+        kind, name = file.split("/")
+        return "{{ '" + f"/assets/{ASSETS[kind]}/{self.slug}/{name}" + "' | relative_url }}"
+
+    def explorer(self):
+        return "The page that stands alone (`index.html`) has an explorer of single generations here."
+
+
+class Page:
+    """The body of the page that stands alone: every image within it, references at its end."""
+
+    name = "page"
+    details = '<details class="appendix">'
+
+    def __init__(self, explorer=""):
+        self.tool = explorer
+        self.reader = markdown.parser(markdown.mathml)
+
+    def cite(self, keys, labels):
+        order = list(dict.fromkeys(labels.cited))
+        links = (f'<a href="#ref-{attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
+        return f'<span class="cite">&#91;{", ".join(links)}&#93;</span>'
+
+    def image(self, name, file):
+        return "data:image/svg+xml;base64," + base64.b64encode(Path(file).read_bytes()).decode()
+
+    def link(self, file):
+        """Where a file of the results is, from the page's own place among them."""
+        return f"../{file}"
+
+    def explorer(self):
+        return self.tool
+
+
+class Number:
+    """A number of the prose: `{{ x }}` prints the estimate, `{{ x.interval }}`, `{{ x.low }}` and `{{ x.high }}` more."""
+
+    def __init__(self, found, quantity, title, use):
+        self._found, self._title, self._use = found, title, use
+        self._format = quantity.format, quantity.digits
+
+    def __html__(self):
+        return self._print(quantities.show(self._found.estimate, *self._format))
+
+    @property
+    def interval(self):
+        return self._print(quantities.show_interval(self._found, *self._format))
+
+    @property
+    def low(self):
+        return self._print(quantities.show(self._found.low, *self._format))
+
+    @property
+    def high(self):
+        return self._print(quantities.show(self._found.high, *self._format))
+
+    def _print(self, shown):
+        self._use()
+        return sourced(shown, self._title)
+
+
+def sourced(shown, title):
+    """Text of numbers that tells where they come from: under the pointer, or with the focus of a key or a finger."""
+    # Coded brackets: plain ones could become a link.
+    coded = escape(shown).replace("[", "&#91;").replace("]", "&#93;")
+    return Markup(f'<span class="n" tabindex="0" title="{attribute(title)}">{coded}</span>')
+
+
+class Writer:
+    """The functions and numbers that the text uses; `known` are the labels of an earlier pass, which tell its order."""
+
+    def __init__(self, medium, material, known=None):
+        self.medium, self.material, self.known = medium, material, known
+        self.labels = Labels()
+        self.by_id = {claim.id: claim for claim in material.claims}
+
+    def context(self):
+        functions = ("claim", "figure", "see", "table", "cite", "claims", "settings", "explorer")
+        return {name: getattr(self, name) for name in functions} | {
+            name: self._number(name, quantity) for name, quantity in self.material.numbers.items()
+        }
+
+    def _number(self, name, quantity):
+        source = f"paper/numbers.yaml: {name}"
+        if quantity.run not in self.material.runs:
+            raise UserError(f"{source}: run is {quantity.run}; known: {', '.join(self.material.runs)}")
+        found = quantities.measure(quantity, self.material.runs[quantity.run], source)
+        if found is None and quantity.run != "this":
+            raise UserError(f"{source}: no row of {quantity.table}.csv of run {quantity.run} meets {quantity.where}")
+        title = self.material.origin.of_quantity(quantity, quantity.run)
+        unknown = Interval(math.nan, math.nan, math.nan)
+        return Number(found or unknown, quantity, title, lambda: self.labels.numbers.append(name))
+
+    def cite(self, *keys):
+        """Citations of works by their keys."""
+        self.labels.cited += keys
+        return Markup(self.medium.cite(keys, self.known or self.labels))
+
+    def claim(self, name):
+        """What this run found about a claim: a quiet line, coloured where the claim fails."""
+        if name not in self.by_id:
+            raise UserError(f"paper/claims.yaml has no claim {name}")
+        claim, (found, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
+        self.labels.claims.append(name)
+        shown = verdict if verdict == NOT_MEASURED else f"{claim.show(found)}: {verdict}"
+        title = f"{claim.says} Tested: {claim.test}. {self.material.origin.of_quantity(claim.quantity, 'this')}"
+        line = sourced(f"In this run: {shown}.", title)
+        return Markup(f'<p class="claim {verdict.replace(" ", "-")}" id="claim-{attribute(name)}">{line}</p>')
+
+    def figure(self, name, caption=None):
+        """A figure with its caption, of its own or the one given."""
+        if name not in self.material.figures:
+            raise UserError(f"figure {name} is used but not made; made: {', '.join(self.material.figures)}")
+        image = self.medium.image(name, self.material.figures[name])
+        alternative = attribute(self.material.alternatives[name])
+        return self._block(
+            "figure",
+            name,
+            f'<div class="picture" tabindex="0"><img src="{image}" alt="{alternative}"></div>',
+            self.material.captions[name] if caption is None else caption,
+            f"figures/{name}.svg",
+        )
+
+    def table(self, name, caption, run="this", columns=None, where=None, rows=40):
+        """Rows of a table with a caption: all columns, or those of {head: "column format"}; see paper/numbers.yaml."""
+        if run not in self.material.runs or (found := self.material.runs[run].table(name)) is None:
+            raise UserError(f"table {name} of run {run} is used but not made")
+        source = f"table {name} of run {run}"
+        found = quantities.select(found, where or {}, source, self.material.runs[run].models)
+        heads, cells = _cells(found, columns, source)
+        more = f" The first {rows} of {len(cells)} rows." if len(cells) > rows else ""
+        table = html_table(heads, [[text(cell) for cell in row] for row in cells[:rows]])
+        file = f"tables/{name}.csv" if run == "this" else None
+        return self._block("table", name if run == "this" else f"{run}-{name}", table, caption + more, file, run)
+
+    def claims(
+        self, caption="Every claim in every run: the estimate with its 95% interval, and whether the claim holds."
+    ):
+        """The table of claims and runs."""
+        runs = list(dict.fromkeys(run for _, run in self.material.verdicts))
+        body = []
+        for claim in self.material.claims:
+            rule = self.material.origin.rule(f"tables/{claim.quantity.table}.csv")
+            about = f"<br><small>{claim.quantity.table}.csv, {attribute(rule)}; {attribute(claim.test)}</small>"
+            row = [Markup(f'<a href="#claim-{claim.id}">{text(claim.says)}</a>{about}')]
+            if claim.id not in (self.known or self.labels).claims:
+                row = [text(claim.says) + Markup(about)]
+            for run in runs:
+                found, verdict = self.material.verdicts[claim.id, run]
+                shown = "" if verdict == NOT_MEASURED else f"{text(claim.show(found))}<br>"
+                row.append(Markup(f'<span class="verdict {verdict.replace(" ", "-")}">{shown}{verdict}</span>'))
+            body.append(row)
+        heads = ["Claim", *("this run" if run == "this" else run for run in runs)]
+        return self._block("table", "claims", html_table(heads, body, "wide"), caption, "tables/claims.csv")
+
+    def settings(self):
+        """This run's configuration as YAML."""
+        written = yaml.dump(self.material.settings, sort_keys=False, allow_unicode=True, width=100)
+        return Markup(f"\n\n```yaml\n{written.translate(str.maketrans('', '', '`{}'))}```\n\n")
+
+    def explorer(self):
+        """The explorer of single generations."""
+        return Markup(f"\n\n{self.medium.explorer()}\n\n")
+
+    def see(self, name):
+        """A link to a figure or a table, which may come later in the text."""
+        labels = self.known or self.labels
+        for kind, shown in (("figure", labels.figures), ("table", labels.tables)):
+            if name in shown:
+                return Markup(f"[{kind.title()} {shown.index(name) + 1}](#{kind}-{markdown.slug(name)})")
+        if self.known is None:
+            return Markup("Figure 0")
+        raise UserError(f"the text points at {name}, which it does not show")
+
+    def _block(self, kind, name, content, caption, file, run="this"):
+        shown = self.labels.figures if kind == "figure" else self.labels.tables
+        if name in shown:
+            raise UserError(f"{kind} {name} is used twice")
+        shown.append(name)
+        head = f"<strong>{kind.title()} {len(shown)}.</strong> "
+        said = self.medium.reader.renderInline(" ".join(str(caption).split()))
+        link = ""
+        if file:
+            self.labels.files.append(file)
+            link = f'<a href="{self.medium.link(file)}">{attribute(file)}</a> '
+        about = attribute(self.material.origin.of(file) if file else self.material.origin.of_run(run))
+        source = f'<details class="source"><summary>source</summary>{link}{about}</details>'
+        parts = [content, f"<figcaption>{head}{said}</figcaption>"]
+        if kind == "table":  # the caption is not the table's own: it should not scroll with it
+            parts = [parts[1], f'<div class="table-scroll" tabindex="0">\n{content}\n</div>']
+        lines = [f'<figure class="{kind}-block" id="{kind}-{markdown.slug(name)}">', *parts, source, "</figure>"]
+        return Markup("\n\n" + "\n".join(lines) + "\n\n")  # a blank line would end the block of raw HTML
+
+
+def _cells(found, columns, source):
+    """Heads and rows of text of a table: columns with a format have their interval, and seeds are pooled."""
+    if columns is None:
+        return list(found.columns), [[_plain(value) for value in row] for row in found.itertuples(index=False)]
+    wanted = {head: (*spec.split(), None)[:2] for head, spec in columns.items()}
+    keys = [column for column, form in wanted.values() if form is None]
+    measured = {head: (column, form) for head, (column, form) in wanted.items() if form}
+    if not measured:
+        return list(columns), [[_plain(row[column]) for column in keys] for _, row in found[keys].iterrows()]
+    rows = []
+    for own, group in found.groupby(keys, sort=False, dropna=False) if keys else [((), found)]:
+        cells = dict(zip(keys, own, strict=True))
+        run = quantities.Run("", {"": source})
+        run.table = lambda _, group=group: group
+        for head, (column, form) in measured.items():
+            quantity = quantities.parse({"table": "", "value": column, "format": form}, source)
+            value = quantities.measure(quantity, run, source)
+            cells[head] = quantities.UNKNOWN if value is None else quantities.show_estimate(value, form)
+        rows.append([cells[head] if head in measured else _plain(cells[wanted[head][0]]) for head in wanted])
+    return list(columns), rows
+
+
+def _plain(value):
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}".replace("-", quantities.MINUS)
+    return str(value)
+
+
+def html_table(heads, rows, style=""):
+    """A table of `heads` (text) and `rows` of cells, which are markup."""
+    head = "".join(f'<th scope="col">{text(one)}</th>' for one in heads)
+    body = "\n".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
+        for first, *others in rows
+    )
+    return f'<table class="{style}">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>'
+
+
+def write(medium, material, bibliography_file="paper/references.bib"):
+    """The `Document` for one medium. It is rendered twice: the first pass tells the numbers of figures and works."""
+    draft = _render(Writer(medium, material))
+    bibliography.check(draft.labels.cited, material.entries, bibliography_file)
+    made = _render(Writer(medium, material, draft.labels))
+    _require_used("paper/numbers.yaml", "number", material.numbers, made.labels.numbers)
+    _require_used("paper/claims.yaml", "claim", [claim.id for claim in material.claims], made.labels.claims)
+    names = [name for part in (made.body, *(part for _, part in made.appendices)) for name in _headings(medium, part)]
+    markdown.check_anchors([*names, *(name for name, _ in made.appendices)])
+    return made
+
+
+def _headings(medium, part):
+    return [name for _, _, name in markdown.headings(medium.reader.parse(part))]
+
+
+def _require_used(file, kind, there, used):
+    if unused := [name for name in there if name not in used]:
+        raise UserError(f"{file}: no text uses the {kind} {unused[0]}; use it or leave it out")
+
+
+def _render(writer):
+    context = writer.context()
+    parts = [_fill(source.text, source.path, context) for source in writer.material.sources]
+    front = writer.material.sources[0]
+    tldr = [_fill(point, front.path, context) for point in front.front.get("tldr", [])]
+    opening, heading, body = parts[0].partition("\n## ")
+    appendices = []
+    for part in parts[1:]:
+        before, *split = APPENDIX.split(part)
+        body += before
+        appendices += zip(split[::2], split[1::2], strict=True)
+    return Document(opening.strip(), tldr, heading.strip("\n") + body, appendices, writer.labels)
+
+
+def _print(value):
+    if isinstance(value, Markup | Number | StrictUndefined):
+        return value
+    raise TypeError(f"{value!r} is no number of numbers.yaml, and no figure, table, claim or citation")
+
+
+def environment():
+    """Jinja with expressions alone: what is missing is an error."""
+    return Environment(
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=_print,
+        comment_start_string="{##",  # {#…} is an anchor
+        keep_trailing_newline=True,
+    )
+
+
+def _fill(template, path, context):
+    """A text with its expressions filled in; an error names the file and the line."""
+    if block := re.search(r"\{%", template):
+        line = template[: block.start()].count("\n") + 1
+        raise UserError(f"{path}:{line}: only expressions are allowed, {{{{ … }}}}: no sentence depends on a number")
+    made = environment()
+    try:
+        code = made.compile(template, name=str(path), filename=str(path))
+        return Template.from_code(made, code, made.make_globals(None)).render(context)
+    except TemplateSyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: {error.message}") from None
+    except (TemplateError, TypeError, AttributeError, UserError) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        if not frames:
+            raise
+        raise UserError(f"{path}:{frames[-1].lineno}: {error}") from error
+
+
+class _Block(str):
+    """Text that YAML writes line by line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Plain YAML, and blocks of text."""
+
+
+_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+
+
+def al_folio(document, paper):
+    """The whole Markdown file: front matter, contents from the headings, and anchors that the contents lead to."""
+    contents = markdown.contents(markdown.parser(markdown.mathjax).parse(document.body))
+    if document.appendices:
+        contents.append(("Appendices", [name for name, _ in document.appendices]))
+    front = {
+        "layout": "distill",
+        "title": paper["title"],
+        "description": paper["subtitle"],
+        "tags": " ".join(paper["tags"]),
+        "giscus_comments": False,
+        "date": date.fromisoformat(paper["date"]),
+        "featured": True,
+        "authors": [{"name": paper["author"], "url": paper["url"], "affiliations": {"name": paper["affiliation"]}}],
+        "bibliography": f"{paper['date']}-{paper['slug']}.bib",
+        "toc": [
+            {"name": name} | ({"subsections": [{"name": sub} for sub in below]} if below else {})
+            for name, below in contents
+        ],
+        "_styles": _Block(STYLES),
+    }
+    written = yaml.dump(front, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    parts = [document.opening, "\n".join(f"- {point}" for point in document.tldr), _anchored(document.body)]
+    parts += ["## Appendices {#appendices}"] if document.appendices else []
+    parts += [folded(AlFolio.details, name, _anchored(part)) for name, part in document.appendices]
+    return f"---\n{written}---\n\n" + "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def folded(details, name, part):
+    """Markdown of an appendix that opens on demand."""
+    opening = details.replace(">", f' id="{markdown.slug(name)}">')
+    return f"{opening}\n<summary>{text(name)}</summary>\n\n{part.strip()}\n\n</details>"
+
+
+def _anchored(part):
+    tokens, lines = markdown.parser(markdown.mathjax).parse(part), part.splitlines()
+    for token, _, name in markdown.headings(tokens):
+        lines[token.map[0]] += " {#" + markdown.slug(name) + "}"
+    return "\n".join(lines)
