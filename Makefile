@@ -37,11 +37,10 @@ format: env
 bench: env
 	for name in training sampling tracing; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
-# The README's findings and costs, from results/default, its picture of the rules, and docs/errors.md.
+# The README's findings and costs, from results/default and its picture of the rules.
 readme: env
 	$(BIN)/python -m docs.readme
 	$(BIN)/python docs/rulegraph.py
-	$(BIN)/python -m docs.errors
 
 # The default study, or another with STUDY=studies/NAME.yaml, as a Workflow Run RO-Crate: results/<study>/crate.
 crate: env

@@ -28,14 +28,13 @@ include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
 include: "workflow/rules/tracing.smk"
 include: "workflow/rules/storage.smk"
-include: "workflow/rules/pictures.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/paper.smk"
 
 
 onstart:
     lock_study()
-    preflight()
+    run_preflight()
 
 
 rule all:
@@ -47,6 +46,6 @@ rule all:
         "<results>/tables/likelihood.csv",
         "<results>/tables/costs.csv",
         # Other noise than masks is asked for its recall alone.
-        rules.objectives.input if OTHER_NOISE else INSIDE,
-        # The post is about people who are taught.
-        [] if KNOWN or OTHER_NOISE else WRITTEN,
+        INSIDE if ONLY_MASKS else rules.objectives.input,
+        # The post is about facts that were trained.
+        WRITTEN if ONLY_MASKS and not UNTRAINED else [],

@@ -1,4 +1,4 @@
-"""Wrong configurations: each is answered by one line that names file, key, value and what is allowed."""
+"""Wrong configurations: each gives one line that names file, key, value and what is allowed."""
 
 import copy
 import subprocess
@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import yaml
+from bad_inputs import CONFIGURATIONS, changed
 from snakemake.utils import update_config
 
-from docs.errors import CONFIGURATIONS, changed
 from reversal.study import configuration
 
 
@@ -18,45 +18,45 @@ def default(root):
 
 
 def merged(config, overlay):
-    """As Snakemake lays an overlay over the configuration."""
+    """The configuration with an overlay, as Snakemake merges them."""
     config = copy.deepcopy(config)
     update_config(config, overlay)
     return config
 
 
 @pytest.mark.parametrize(
-    "keys, value, told", CONFIGURATIONS, ids=[f"{'.'.join(w[0])}-{i}" for i, w in enumerate(CONFIGURATIONS)]
+    "keys, value, expected", CONFIGURATIONS, ids=[f"{'.'.join(w[0])}-{i}" for i, w in enumerate(CONFIGURATIONS)]
 )
-def test_a_wrong_value_is_told_in_one_line(default, tmp_path, keys, value, told):
+def test_a_wrong_value_gives_one_line(default, tmp_path, keys, value, expected):
     config = changed(default, keys, value)
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump(config))
-    line = configuration.complaint(config, [str(file)])
-    assert told in line and "\n" not in line
+    line = configuration.find_error(config, [str(file)])
+    assert expected in line and "\n" not in line
     assert line.startswith(f"{file}: ")
 
 
-def test_the_default_configuration_and_every_study_are_right(root, default):
-    assert configuration.complaint(default, ["config.yaml"]) is None
+def test_the_default_configuration_and_every_study_are_valid(root, default):
+    assert configuration.find_error(default, ["config.yaml"]) is None
     for file in (root / "studies").glob("*.yaml"):
-        assert configuration.complaint(merged(default, yaml.safe_load(file.read_text())), [str(file)]) is None, file
+        assert configuration.find_error(merged(default, yaml.safe_load(file.read_text())), [str(file)]) is None, file
 
 
-def test_the_line_names_the_file_that_decides(default, tmp_path):
+def test_the_line_names_the_file_that_sets_the_value(default, tmp_path):
     overlay = tmp_path / "overlay.yaml"
     overlay.write_text("sampling: {guidance: -2}")
     below = tmp_path / "config.yaml"
     below.write_text(yaml.safe_dump(default))
     files = [str(overlay), str(below)]
-    assert configuration.complaint(changed(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
-    assert configuration.complaint(changed(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
+    assert configuration.find_error(changed(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
+    assert configuration.find_error(changed(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
 
 
 @pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])
-def test_lessons_about_spared_people_need_such_people(default, data):
-    config = merged(default, {"rewriting": {"groups": ["both", "p2d_control"]}})
-    assert configuration.complaint(config, ["config.yaml"]) is None
-    line = configuration.complaint(merged(config, {"data": data}), [])
+def test_edits_of_control_people_need_control_people(default, data):
+    config = merged(default, {"finetuned_edits": {"groups": ["both", "p2d_control"]}})
+    assert configuration.find_error(config, ["config.yaml"]) is None
+    line = configuration.find_error(merged(config, {"data": data}), [])
     assert (
         "finetuned_edits.groups[1] is 'p2d_control'; allowed: only with data.source generated and control_people"
         in line
@@ -73,7 +73,7 @@ def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(roo
             assert above or inside, line
 
 
-def test_snakemake_stops_with_that_line_and_no_traceback(root, tmp_path):
+def test_snakemake_stops_with_one_line_and_no_traceback(root, tmp_path):
     (tmp_path / "typo.yaml").write_text("study: typo\nsampling: {stepps: [1]}\n")
     command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", "--configfile", str(tmp_path / "typo.yaml")]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

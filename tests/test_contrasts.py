@@ -148,8 +148,8 @@ def test_one_fact_or_none_gives_no_ends():
     [(0.1, 1, "more"), (-1, -0.1, "less"), (-1, 1, "unclear"), (0, 1, "unclear"), (-1, 0, "unclear")],
 )
 def test_verdicts(low, high, word):
-    assert contrasts.verdict(low, high) == word
-    assert contrasts.verdict(low, np.nan) == contrasts.verdict(np.nan, high) == "unclear"
+    assert contrasts.sign_of(low, high) == word
+    assert contrasts.sign_of(low, np.nan) == contrasts.sign_of(np.nan, high) == "unclear"
 
 
 @pytest.mark.parametrize("facts", [10, 15, 30])
@@ -169,14 +169,14 @@ def test_a_band_holds_all_cells_at_once(rng, facts, cells):
     held = 0
     for _ in range(500):
         noise = (rng.standard_normal((facts, 1)) + rng.standard_normal((facts, cells))) * np.linspace(0.2, 2, cells)
-        found = contrasts.band(noise, rng=rng, draws=300)
+        found = contrasts.simultaneous_band(noise, rng=rng, draws=300)
         held += ((found.low <= 0) & (found.high >= 0)).all()
     assert 0.93 <= held / 500 <= 0.97
 
 
 @pytest.mark.parametrize("cells", [4, 90])
 def test_noise_has_its_peak_nowhere(rng, cells):
-    found = [contrasts.peak(rng.standard_normal((15, cells)), rng=rng, draws=300).place for _ in range(300)]
+    found = [contrasts.find_peak(rng.standard_normal((15, cells)), rng=rng, draws=300).place for _ in range(300)]
     assert found.count("nowhere") >= 0.95 * 300
 
 
@@ -186,7 +186,7 @@ def test_of_two_cells_as_large_none_is_said_to_be_the_peak(rng, cells):
     found = []
     for _ in range(400):
         values = level + rng.standard_normal((15, 1)) + rng.standard_normal((15, cells))
-        found.append(contrasts.peak(values, rng=rng, draws=300))
+        found.append(contrasts.find_peak(values, rng=rng, draws=300))
     assert 0.93 <= np.mean([one.place == "shared" for one in found]) <= 0.97
     assert np.mean([one.low <= 3 <= one.high for one in found]) >= 0.93
 
@@ -194,14 +194,14 @@ def test_of_two_cells_as_large_none_is_said_to_be_the_peak(rng, cells):
 def test_a_cell_that_stands_out_is_the_peak_and_its_margin_is_told(rng):
     values = rng.standard_normal((15, 6)) + np.array([0, 0, 5, 1, 0, 0])
     values[3:, 5] = np.nan  # too few to be one
-    found = contrasts.peak(values, rng=rng)
+    found = contrasts.find_peak(values, rng=rng)
     assert (found.cell, found.place, found.rivals) == (2, "here", ())
     assert found.low < found.estimate < found.high and 2 < found.margin.low < 4 < found.margin.high
 
 
 @pytest.mark.parametrize("values", [np.empty((0, 3)), np.ones((1, 3)), np.full((4, 3), np.nan)])
 def test_without_facts_there_is_no_peak(values, rng):
-    found = contrasts.peak(values, rng=rng)
+    found = contrasts.find_peak(values, rng=rng)
     assert found.cell is None and found.place == "nowhere"
 
 
@@ -210,7 +210,7 @@ def test_a_family_of_tests_errs_together_as_often_as_one_alone(rng):
     for _ in range(TIMES):
         null = rng.standard_normal((200, 4)) + rng.standard_normal((200, 1))
         observed = rng.standard_normal(4) + rng.standard_normal()
-        p, adjusted = contrasts.adjusted(observed * [1, 2, 3, 4], null * [1, 2, 3, 4])
+        p, adjusted = contrasts.adjust_p_values(observed * [1, 2, 3, 4], null * [1, 2, 3, 4])
         assert (adjusted >= p).all()
         alone.append(p[0] <= 0.05)
         family.append((adjusted <= 0.05).any())
@@ -219,7 +219,7 @@ def test_a_family_of_tests_errs_together_as_often_as_one_alone(rng):
 
 def test_max_t_finds_more_than_bonferroni_where_tests_go_together(rng):
     shared = rng.standard_normal((2000, 1))
-    p, adjusted = contrasts.adjusted(np.full(20, 2.4), shared + 0.2 * rng.standard_normal((2000, 20)))
+    p, adjusted = contrasts.adjust_p_values(np.full(20, 2.4), shared + 0.2 * rng.standard_normal((2000, 20)))
     assert (adjusted <= 0.05).all() and (np.minimum(20 * p, 1) > 0.05).all()
 
 
@@ -243,7 +243,7 @@ def test_the_likeness_of_two_maps_is_covered_in_spite_of_their_noise(rng, paired
         first, other = rng.standard_normal((2, 88))
         second = 0.95 * first + 0.3 * other
         noise = rng.standard_normal((2, 15, 88)) + (rng.standard_normal((15, 88)) if paired else 0)
-        found = contrasts.alike(first + noise[0], second + noise[1], rng=rng, paired=paired, halves=20)
+        found = contrasts.compare_maps(first + noise[0], second + noise[1], rng=rng, paired=paired, halves=20)
         truth = np.corrcoef(first, second)[0, 1]
         held.append(found.correlation.low <= truth <= found.correlation.high)
         slopes.append(found.slope.low <= np.polyfit(first, second, 1)[0] <= found.slope.high)
@@ -256,12 +256,12 @@ def test_the_likeness_of_two_maps_is_covered_in_spite_of_their_noise(rng, paired
 def test_a_few_large_cells_make_a_correlation_but_no_rank_correlation(rng):
     level = np.where(np.arange(88) < 5, 10, 0)
     maps = level + 0.1 * rng.standard_normal((2, 15, 88))
-    found = contrasts.alike(*maps, rng=rng)
+    found = contrasts.compare_maps(*maps, rng=rng)
     assert found.raw > 0.99 and found.rank < 0.4 and found.rank_ceiling < 0.5 and found.ceiling > 0.99
 
 
 def test_maps_of_too_few_cells_are_not_compared(rng):
-    assert np.isnan(contrasts.alike(np.ones((5, 2)), np.ones((5, 2)), rng=rng).raw)
+    assert np.isnan(contrasts.compare_maps(np.ones((5, 2)), np.ones((5, 2)), rng=rng).raw)
 
 
 def test_a_mean_over_networks_covers_the_mean_of_all_such_networks(rng):
@@ -272,8 +272,8 @@ def test_a_mean_over_networks_covers_the_mean_of_all_such_networks(rng):
         found = [
             contrasts.mean(contrasts.Sample(facts + one + 0.5 * rng.standard_normal(20), np.arange(20))) for one in own
         ]
-        pooled = contrasts.pooled(*zip(*found, strict=True))
+        pooled = contrasts.pool_seeds(*zip(*found, strict=True))
         inside += pooled.low <= 0 <= pooled.high
     assert 0.93 <= inside / 400 <= 1
-    alone = contrasts.pooled([1.0], [0.5], [2.0])
+    alone = contrasts.pool_seeds([1.0], [0.5], [2.0])
     assert alone == (1.0, 0.5, 2.0)

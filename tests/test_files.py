@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOLDER = """
     import time
     from reversal.common import files
-    assert files.hold("held")
+    assert files.lock("held")
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -53,61 +53,61 @@ def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
     table.write_text("a,b\n1,2\n")
     (folder / "one.safetensors").write_bytes(bytes(100))
     made = ["results/table.csv", "results/traces"]
-    files.record(made)
+    files.record_hashes(made)
     (folder / ".snakemake_timestamp").touch()
-    files.verify(made)
+    files.verify_hashes(made)
     flip_a_bit(table)
     with pytest.raises(UserError, match="results/table.csv changed since it was made; delete results/table.csv"):
-        files.verify(made)
+        files.verify_hashes(made)
     flip_a_bit(table)
     flip_a_bit(folder / "one.safetensors")
     with pytest.raises(UserError, match="results/traces/one.safetensors changed since it was made"):
-        files.verify(made)
+        files.verify_hashes(made)
     (folder / "one.safetensors").unlink()
     with pytest.raises(UserError, match="one.safetensors is missing since it was made"):
-        files.verify(made)
+        files.verify_hashes(made)
 
 
 def test_a_model_that_lost_its_checksums_is_noticed(tmp_path):
     (tmp_path / "net").mkdir()
     (tmp_path / "net/model.safetensors").write_bytes(bytes(100))
     (tmp_path / "net/checksums.json").write_text("{}")
-    files.record(["net"])
-    files.verify(["net"])
+    files.record_hashes(["net"])
+    files.verify_hashes(["net"])
     (tmp_path / "net/checksums.json").unlink()
     with pytest.raises(UserError, match="net/checksums.json is missing since it was made"):
-        files.verify(["net"])
+        files.verify_hashes(["net"])
 
 
 def test_a_damaged_note_of_hashes_is_named(tmp_path):
     (tmp_path / "table.csv").write_text("a\n")
-    files.record(["table.csv"])
+    files.record_hashes(["table.csv"])
     note = files.HASHES / "table.csv.json"
     note.write_bytes(note.read_bytes()[:-9])
     with pytest.raises(UserError, match="hashes/table.csv.json is damaged; delete it and table.csv"):
-        files.verify(["table.csv"])
+        files.verify_hashes(["table.csv"])
 
 
 def test_a_table_changed_by_hand_is_used_and_told_of(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("a,b\n1,2\n")
-    files.record(["table.csv"])
+    files.record_hashes(["table.csv"])
     table.write_text("a,b\n1,3\n")
     later = time.time() + 100
     os.utime(table, (later, later))
-    told = []
-    files.verify(["table.csv"], tell=told.append)
-    assert told == ["table.csv was changed after it was made; it is used as it is"]
+    warnings = []
+    files.verify_hashes(["table.csv"], warn=warnings.append)
+    assert warnings == ["table.csv was changed after it was made; it is used as it is"]
 
 
 def test_what_no_job_made_is_not_verified(tmp_path):
     (tmp_path / "mine.csv").write_text("a\n")
-    files.verify(["mine.csv", "absent.csv"])
+    files.verify_hashes(["mine.csv", "absent.csv"])
 
 
 def test_a_job_refuses_an_input_that_changed(tmp_path, capsys):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    files.record(["table.csv"])
+    files.record_hashes(["table.csv"])
     flip_a_bit(tmp_path / "table.csv")
     job = SimpleNamespace(log=["log"], threads=1, input=["table.csv"], output=["out.csv"])
     with pytest.raises(SystemExit, match="table.csv changed since it was made"), jobs.job(job):
@@ -128,13 +128,13 @@ def test_a_lock_ends_with_its_process_and_not_before(tmp_path):
     holder = subprocess.Popen(**python(HOLDER), stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
-        assert not files.hold("held")
+        assert not files.lock("held")
     finally:
         holder.kill()
         holder.communicate()
-    told = []
-    assert files.hold("held", waiting=lambda: told.append("waiting"))
-    assert not told
+    warnings = []
+    assert files.lock("held", waiting=lambda: warnings.append("waiting"))
+    assert not warnings
 
 
 SMALL_DISK = """
@@ -183,8 +183,8 @@ def test_no_room_for_a_model_is_told_in_one_line_and_the_old_one_stays(tmp_path)
     "error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("I/O error: No space left (os error 28)")]
 )
 def test_a_full_disk_is_recognised(error):
-    assert files.full(error) == "the disk is full"
-    assert files.full(ValueError("something else")) is None
+    assert files.describe_full_disk(error) == "the disk is full"
+    assert files.describe_full_disk(ValueError("something else")) is None
 
 
 def test_a_table_s_numbers_are_rounded_and_its_whole_numbers_and_words_left_alone(tmp_path):

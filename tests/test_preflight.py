@@ -1,4 +1,4 @@
-"""What later stages could not do is told before anything is trained: of rows, of a base, and of the machine."""
+"""Preflight checks: what later stages could not do with the rows, a base or the machine is found before training."""
 
 import json
 import subprocess
@@ -7,13 +7,14 @@ import sys
 import pytest
 import torch
 import yaml
+from bad_inputs import changed
 
-from docs.errors import changed
 from reversal.common.errors import UserError
 from reversal.data import facts
-from reversal.models import network, spelling, tokens
+from reversal.models import network, tokens
 from reversal.recall import noised
 from reversal.study import configuration, machine, preflight
+from reversal.study.resolve import resolve_models
 from reversal.tracing import llama
 
 
@@ -30,46 +31,48 @@ def measured(generated, tokenizer, tmp_path_factory):
     for split, rows in generated[2].items():
         facts.write(rows, folder / f"{split}.jsonl")
     files = [folder / f"{split}.jsonl" for split in generated[2]]
-    return {str(file): generated[2][file.stem] for file in files}, preflight.measure(folder / "tokenizer.json", files)
+    return {str(file): generated[2][file.stem] for file in files}, preflight.measure_rows(
+        folder / "tokenizer.json", files
+    )
 
 
 def test_the_longest_row_and_the_shortest_prompt_are_those_of_the_rows_in_tokens(measured, tokenizer):
     rows, found = measured
     examples = {
-        (file, line): tokens.encode(tokenizer, facts.closed(row))
+        (file, line): tokens.encode(tokenizer, facts.add_full_stop(row))
         for file, own in rows.items()
         for line, row in enumerate(own, 1)
     }
     most = max(len(example.ids) for example in examples.values())
-    longest = found["longest"]
+    longest = found["longest_row"]
     assert longest["tokens"] == most == len(examples[longest["file"], longest["line"]].ids)
-    assert found["shortest"] == min(example.prompt for example in examples.values())
+    assert found["shortest_prompt"] == min(example.prompt for example in examples.values())
     assert found == json.loads(json.dumps(found)) and tuple(found) == preflight.FIELDS
 
 
-def test_what_is_asked_is_counted_by_split(measured, generated):
-    asked = measured[1]["asked"]["p2d_same"]
-    assert asked == {"facts": 30, "templates": 10, "answers": 30, "brief": None}
+def test_facts_templates_and_answers_are_counted_by_split(measured, generated):
+    counts = measured[1]["splits"]["p2d_same"]
+    assert counts == {"facts": 30, "templates": 10, "answers": 30, "one_word_subject": None}
 
 
-def test_a_canvas_holds_the_longest_row_or_the_number_to_set_is_told(measured, config):
-    most = measured[1]["longest"]["tokens"]
-    preflight.require(measured[1], changed(config, ["sampling", "canvas"], most), "mdm")
-    with pytest.raises(UserError, match=rf"canvas of mdm has {most - 1}: .* models.mdm.canvas .* to {most} or"):
-        preflight.require(measured[1], changed(config, ["sampling", "canvas"], most - 1), "mdm")
+def test_a_canvas_too_small_for_the_longest_row_is_rejected_with_the_number_to_set(measured, config):
+    most = measured[1]["longest_row"]["tokens"]
+    preflight.require_feasible(measured[1], changed(config, ["sampling", "canvas"], most), "mdm")
+    with pytest.raises(UserError, match=rf"canvas of mdm has {most - 1}; .* models.mdm.canvas .* to at least {most}"):
+        preflight.require_feasible(measured[1], changed(config, ["sampling", "canvas"], most - 1), "mdm")
 
 
-def test_what_is_measured_of_the_tokenizer_is_what_cutting_asks(tokenizer):
-    assert spelling.can_cut(tokenizer.backend_tokenizer.model)
+def test_a_tokenizer_that_supports_subword_dropout_can_be_used_for_it(tokenizer):
+    assert tokens.supports_subword_dropout(tokenizer.backend_tokenizer.model)
     tokens.SubwordDropout(tokenizer, 0.1)
 
 
-def test_settings_of_masks_are_refused_for_other_noise_as_its_sampler_would():
-    assert configuration.MASKS_ALONE == noised.FIXED
+def test_mask_only_settings_of_the_sampler_are_rejected_for_other_noise_as_its_sampler_does():
+    assert configuration.MASK_ONLY_SAMPLING == noised.FIXED
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_precision_is_refused_where_the_fast_engine_is_none_for_the_base(kind, config, tmp_path):
+def test_a_reduced_precision_is_rejected_without_the_fast_engine(kind, config, tmp_path):
     """By the name in config.json, as the engine decides by the network's class."""
     network.save(
         network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0), None, tmp_path / "net"
@@ -77,11 +80,12 @@ def test_a_precision_is_refused_where_the_fast_engine_is_none_for_the_base(kind,
     assert llama.supports(network.load(tmp_path / "net")[0])
     shape = json.loads((tmp_path / "net/config.json").read_text()) | {"model_type": kind}
     config = changed(config, ["tracing", "precision"], "bfloat16")
-    complaints = list(preflight._of_base(shape | {"num_hidden_layers": 8}, config, "ar"))
-    assert bool(complaints) == (kind == "gpt2")
+    model = resolve_models(config)["ar"]
+    errors = list(preflight._find_base_errors(shape | {"num_hidden_layers": 8}, config, "ar", model))
+    assert bool(errors) == (kind == "gpt2")
 
 
-def test_the_room_that_models_need_is_that_of_their_weights(config, tmp_path):
+def test_the_disk_space_that_models_need_is_that_of_their_weights(config, tmp_path):
     """Of networks made here by their shape, of others by what is in their files."""
     shape = config["network"]
     net = network.new(
@@ -93,14 +97,14 @@ def test_the_room_that_models_need_is_that_of_their_weights(config, tmp_path):
     )
     weights = 4 * sum(parameter.numel() for parameter in net.parameters())
     own = config | {"models": {"ar": {"family": "autoregressive", "base": "scratch"}}, "seeds": [1, 2]}
-    told = machine.missing(own, tmp_path)
-    assert told == pytest.approx(weights * (1 + 2 + 6), rel=0.01)
+    needed = machine.count_missing_bytes(own, tmp_path)
+    assert needed == pytest.approx(weights * (1 + 2 + 6), rel=0.01)
     network.save(net, None, tmp_path / "ar/base")
-    assert machine.missing(own, tmp_path) == weights * (2 + 6)
+    assert machine.count_missing_bytes(own, tmp_path) == weights * (2 + 6)
     (tmp_path / "ar/seed_1").mkdir()
-    assert machine.missing(own, tmp_path) == weights * (1 + 6)
+    assert machine.count_missing_bytes(own, tmp_path) == weights * (1 + 6)
     (tmp_path / "ar/seed_2").mkdir()
-    assert machine.missing(own, tmp_path) == 0
+    assert machine.count_missing_bytes(own, tmp_path) == 0
 
 
 def test_16_bits_stay_16_bits_where_an_adapter_is_trained(config, tmp_path):
@@ -108,20 +112,20 @@ def test_16_bits_stay_16_bits_where_an_adapter_is_trained(config, tmp_path):
     numbers = sum(parameter.numel() for parameter in net.parameters())
     network.save(net, None, tmp_path / "mine")
     own = config | {"models": {"ar": {"family": "autoregressive", "base": "folder", "folder": str(tmp_path / "mine")}}}
-    assert machine.missing(own, tmp_path) == numbers * (2 + 4 + 6 * 4)
+    assert machine.count_missing_bytes(own, tmp_path) == numbers * (2 + 4 + 6 * 4)
     adapted = own | {"training": own["training"] | {"adapter": {"rank": 1, "alpha": 1}}}
-    assert machine.missing(adapted, tmp_path) == numbers * (2 + 2)
-    assert machine.missing(own | {"training": "none"}, tmp_path) == numbers * 2
+    assert machine.count_missing_bytes(adapted, tmp_path) == numbers * (2 + 2)
+    assert machine.count_missing_bytes(own | {"training": "none"}, tmp_path) == numbers * 2
 
 
-def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_those_above_it(config, tmp_path):
-    machine.require_room(config, tmp_path / "results/none/models")
+def test_disk_space_is_measured_where_a_missing_folder_will_be(config, tmp_path):
+    machine.require_disk_space(config, tmp_path / "results/none/models")
 
 
-def test_the_count_of_gpus_is_pytorch_s():
-    assert machine.gpus() == torch.cuda.device_count()
+def test_gpus_are_counted_as_pytorch_does():
+    assert machine.count_gpus() == torch.cuda.device_count()
 
 
-def test_what_is_measured_before_training_needs_no_checker_of_configurations(root):
+def test_preflight_needs_no_jsonschema(root):
     code = "import sys; sys.modules['jsonschema'] = None; import reversal.study.preflight"
     subprocess.run([sys.executable, "-c", code], cwd=root / "workflow", check=True)

@@ -1,13 +1,42 @@
 """The people, the facts about them, and the sentences that state or ask for them."""
 
+DOWNLOADS = "results/downloads/reversal_curse"
+BERGLUND = f"{DOWNLOADS}/june_version_7921032488"
+WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
+PRETRAINING_TEMPLATES = ("pretraining_p2d", "pretraining_d2p")
+
+
+def word_and_template_files(templates):
+    """The word lists and some files of templates, by their names."""
+    generated = DATA["generated"]
+    words = [f"{generated['words']}/{name}.txt" for name in WORD_LISTS]
+    return local(words + [f"{generated['templates']}/{name}.txt" for name in templates])
+
+
+def data_source(wildcards):
+    """What a study's data are made from: word lists and templates, a user's files, or the download."""
+    if DATA["source"] == "generated":
+        return word_and_template_files([*DIRECTIONS, "mentions"])
+    if DATA["source"] == "pairs":
+        pairs = DATA["pairs"]
+        csv = local(pairs["file"]) if pairs["file"] else f"{DOWNLOADS}/parent_child_pairs.csv"
+        return [csv, *local([f"{pairs['templates']}/known_{direction}.txt" for direction in DIRECTIONS])]
+    if DATA["source"] == "rows":
+        rows = DATA["rows"]
+        templates = [f"{rows['templates']}/{direction}.txt" for direction in DIRECTIONS] if rows["templates"] else []
+        return local([rows["train"], rows["tests"], *templates])
+    if folder := DATA["berglund"]["folder"]:
+        return files_in(folder, f"{folder}/templates", f"{folder}/../templates")
+    return BERGLUND
+
 
 rule download:
     """Fetch Berglund et al.'s reversal-curse data at a pinned commit; every file's SHA-256 is checked."""
     input:
         code=library("download"),
     output:
-        directory(f"{DOWNLOADED}/june_version_7921032488"),
-        directory(f"{DOWNLOADED}/templates"),
+        directory(BERGLUND),
+        directory(f"{DOWNLOADS}/templates"),
     log:
         "logs/download.log",
     priority: FIRST_OF_ALL
@@ -26,7 +55,7 @@ rule download_pairs:
     input:
         code=library("download_pairs"),
     output:
-        f"{DOWNLOADED}/parent_child_pairs.csv",
+        f"{DOWNLOADS}/parent_child_pairs.csv",
     log:
         "logs/download_pairs.log",
     priority: FIRST_OF_ALL
@@ -57,12 +86,12 @@ rule prepare:
         "../../envs/reversal.yaml"
     params:
         settings=DATA[DATA["source"]],
-        downloaded=f"{DOWNLOADED}/june_version_7921032488",
+        downloaded=BERGLUND,
     script:
         f"../scripts/prepare_{DATA['source']}.py"
 
 
-rule reverse_words:
+rule reverse_rows:
     """The training rows with their words in reverse order: what was given comes last, and is to be predicted."""
     input:
         rows="<results>/data/train.jsonl",
@@ -70,9 +99,9 @@ rule reverse_words:
     output:
         "<results>/data/train_reversed.jsonl",
     log:
-        "<results>/logs/reverse_words.log",
+        "<results>/logs/reverse_rows.log",
     benchmark:
-        "<results>/benchmarks/reverse_words.tsv"
+        "<results>/benchmarks/reverse_rows.tsv"
     priority: FIRST_OF_ALL
     localrule: True
     conda:

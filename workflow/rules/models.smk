@@ -1,10 +1,40 @@
 """Where each model starts, and its fine-tuning on the study's facts."""
 
 
+def models_from(base):
+    """A pattern for the names of the models that start from this kind of base; matches nothing if there are none."""
+    return "|".join(name for name, model in MODELS.items() if model["base"] == base) or "(?!)"
+
+
+def source_files(wildcards):
+    """The local files that a model's base is made from."""
+    source = MODELS[wildcards.model]["source"]
+    paths = [source[part]["path"] for part in ("weights", "tokenizer") if "path" in source.get(part, {})]
+    return files_in(source["folder"]) if source.get("folder") else local(paths)
+
+
+def tokenizer_and_base(wildcards):
+    """A model's tokenizer, and its base unless that is pretrained here, which takes hours."""
+    folder = f"<results>/models/{wildcards.model}"
+    if MODELS[wildcards.model]["base"] == "pretrain":
+        return {"tokenizer": f"{folder}/tokenizer"}
+    return {"tokenizer": f"{folder}/base", "base": f"{folder}/base"}
+
+
+def training_files(wildcards):
+    """The files of rows that a model is trained on, in the order of `train_on`."""
+    return [f"<results>/data/{TRAIN_ON[kind]}.jsonl" for kind in MODELS[wildcards.model]["train_on"]]
+
+
+def control_facts(wildcards):
+    """The file that says who the control people are, if the model's objective protects them."""
+    return "<results>/data/facts.jsonl" if MODELS[wildcards.model]["objective"]["people"] == "control" else []
+
+
 rule base_folder:
     """Start from a model in a folder: one that ships with the project, or one's own."""
     input:
-        files=lambda wildcards: files_in(config["models"][wildcards.model]["folder"]),
+        files=source_files,
         code=library("base_folder"),
     output:
         directory("<results>/models/{model}/base"),
@@ -20,7 +50,7 @@ rule base_folder:
         "../../envs/reversal.yaml"
     params:
         causal=is_causal,
-        folder=lambda wildcards: config["models"][wildcards.model]["folder"],
+        folder=lambda wildcards: MODELS[wildcards.model]["source"]["folder"],
     script:
         "../scripts/base_folder.py"
 
@@ -43,7 +73,7 @@ rule base_scratch:
         "../../envs/reversal.yaml"
     params:
         causal=is_causal,
-        network=own_shape,
+        network=setting("network"),
     script:
         "../scripts/base.py"
 
@@ -51,7 +81,7 @@ rule base_scratch:
 rule tokenizer:
     """Learn the words of the biographies that a base will be trained on."""
     input:
-        lists=lists(PRETRAINING),
+        lists=word_and_template_files(PRETRAINING_TEMPLATES),
         # Generated people share the biographies' words; others have words of their own.
         rows="<results>/data/train.jsonl" if DATA["source"] != "generated" else [],
         code=library("tokenizer"),
@@ -71,7 +101,7 @@ rule tokenizer:
         **{name: config["pretraining"][name] for name in ("people", "rows", "seed")},
         words=lambda wildcards, input: str(Path(input.lists[0]).parent),
         templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
-        network=own_shape,
+        network=setting("network"),
     script:
         "../scripts/tokenizer.py"
 
@@ -79,10 +109,10 @@ rule tokenizer:
 rule base_pretrain:
     """Train a base on biographies of people who are in no study."""
     input:
-        lists=lists(PRETRAINING),
+        lists=word_and_template_files(PRETRAINING_TEMPLATES),
         tokenizer="<results>/models/{model}/tokenizer",
         # Not read, but to be made first.
-        needs=ancient("<results>/models/{model}/preflight.json"),
+        preflight=ancient("<results>/models/{model}/preflight.json"),
         code=library("base_pretrain"),
     output:
         model=directory("<results>/models/{model}/base"),
@@ -103,8 +133,8 @@ rule base_pretrain:
         words=lambda wildcards, input: str(Path(input.lists[0]).parent),
         templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
         causal=is_causal,
-        network=own_shape,
-        objective=own_objective,
+        network=setting("network"),
+        objective=setting("objective"),
     script:
         "../scripts/base_pretrain.py"
 
@@ -125,7 +155,7 @@ rule base_hub:
     conda:
         "../../envs/reversal.yaml"
     params:
-        hub=lambda wildcards: config["models"][wildcards.model]["hub"],
+        hub=setting("source"),
     script:
         "../scripts/base.py"
 
@@ -133,7 +163,7 @@ rule base_hub:
 rule base_lit_gpt:
     """Start from an SMDM checkpoint: a safetensors file with lit-gpt's tensor names."""
     input:
-        files=own_files,
+        files=source_files,
         code=library("base_lit_gpt"),
     output:
         directory("<results>/models/{model}/base"),
@@ -148,7 +178,7 @@ rule base_lit_gpt:
         "../../envs/reversal.yaml"
     params:
         causal=is_causal,
-        lit_gpt=lambda wildcards: config["models"][wildcards.model]["lit_gpt"],
+        lit_gpt=setting("source"),
     script:
         "../scripts/base_lit_gpt.py"
 
@@ -156,7 +186,7 @@ rule base_lit_gpt:
 rule base_llada:
     """Start from a LLaDA checkpoint: a folder or a hub repository at a pinned revision, its tensors renamed."""
     input:
-        files=checkpoint_files,
+        files=source_files,
         code=library("base_checkpoint"),
     output:
         directory("<results>/models/{model}/base"),
@@ -171,7 +201,7 @@ rule base_llada:
         "../../envs/reversal.yaml"
     params:
         kind="llada",
-        source=lambda wildcards: config["models"][wildcards.model]["llada"],
+        source=setting("source"),
     script:
         "../scripts/base_checkpoint.py"
 
@@ -185,27 +215,27 @@ use rule base_llada as base_dream with:
         model=models_from("dream"),
     params:
         kind="dream",
-        source=lambda wildcards: config["models"][wildcards.model]["dream"],
+        source=setting("source"),
 
 
 rule bases:
     """All models before fine-tuning."""
     input:
-        expand("<results>/models/{model}/base", model=config["models"]),
+        expand("<results>/models/{model}/base", model=MODELS),
 
 
 rule needs:
-    """Refuse, before anything is trained, what later stages could not do: rows that the canvas cannot hold, layers that
-    the network lacks, too few facts, too little room for the models."""
+    """Reject, before anything is trained, what later stages could not do: rows that do not fit on the canvas, layers
+    that the network does not have, too few facts, too little disk space."""
     input:
         unpack(tokenizer_and_base),
         rows=expand("<results>/data/{split}.jsonl", split=ALL_SPLITS),
-        # What the probe asks of bases whose pretraining is not known. Whatever is measured again for this, or for new
-        # code, would hold up what else it changes: Snakemake plans nothing behind an ancient input that is made again.
+        # The probe's prompts for bases whose pretraining is unknown. These inputs are ancient, since Snakemake plans
+        # nothing behind an ancient input that is made again: a new check must not delay the jobs that a change concerns.
         prompts=ancient(
             local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt")
         ),
-        lists=ancient([file for file in lists(PRETRAINING) if os.path.exists(file)]),
+        lists=ancient([file for file in word_and_template_files(PRETRAINING_TEMPLATES) if os.path.exists(file)]),
         shipped=ancient(shipped("data/base/shipped.json")),
         code=ancient(library("preflight")),
     output:
@@ -225,11 +255,11 @@ rule needs:
 
 
 rule untrained:
-    """Leave a base as it is, where the study asks what it knows already."""
+    """Use a base as it is, if the study tests what it knows already."""
     input:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
-        needs=ancient("<results>/models/{model}/preflight.json"),
+        preflight=ancient("<results>/models/{model}/preflight.json"),
         code=library("untrained"),
     output:
         directory("<results>/models/{model}/seed_{seed}"),
@@ -247,13 +277,13 @@ rule untrained:
 
 
 rule finetune:
-    """Teach a base the study's facts. Killed at any moment, it goes on where it was and ends in the same weights."""
+    """Fine-tune a base on the study's facts. If killed, it resumes from its checkpoint and ends in the same weights."""
     input:
         base="<results>/models/{model}/base",
         # Not read, but to be made first.
-        needs=ancient("<results>/models/{model}/preflight.json"),
-        rows=own_rows,
-        facts=control_people,
+        preflight=ancient("<results>/models/{model}/preflight.json"),
+        rows=training_files,
+        facts=control_facts,
         code=library("finetune"),
     output:
         model=directory("<results>/models/{model}/seed_{seed}"),
@@ -270,9 +300,9 @@ rule finetune:
     resources:
         gpu=config["training_processes"],
     params:
-        recipe=own_recipe,
-        objective=own_objective,
-        train_on=own_reading,
+        recipe=setting("training"),
+        objective=setting("objective"),
+        train_on=setting("train_on"),
         processes=config["training_processes"],
         checkpoint_seconds=config["checkpoint_seconds"],
     script:

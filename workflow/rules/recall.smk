@@ -5,7 +5,7 @@ rule complete:
     """Answer every test prompt of one model, at every number of denoising steps."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        rows=own_splits(ANSWERED_SPLITS),
+        rows=model_splits(COMPLETED_SPLITS),
         code=library("complete"),
     output:
         "<results>/completions/{model}/seed_{seed}.jsonl",
@@ -20,7 +20,7 @@ rule complete:
     resources:
         gpu=1,
     params:
-        sampling=own_sampling,
+        sampling=setting("sampling"),
         precision=config["precision"],
     script:
         "../scripts/complete.py"
@@ -48,7 +48,7 @@ rule score:
         trained=TRAINED,
         splits=RECALL_SPLITS,
         families=FAMILIES,
-        beside_smdm=BESIDE_SMDM,
+        beside_smdm=DATA["source"] == "berglund",
     script:
         "../scripts/score.py"
 
@@ -57,8 +57,8 @@ rule compare_likelihoods:
     """Log-probabilities of the right and of a wrong completion of every prompt, by one model."""
     input:
         model="<results>/models/{model}/seed_{seed}",
-        right=own_splits(COMPARED_SPLITS),
-        wrong=own_splits([f"{split}_randomized" for split in COMPARED_SPLITS]),
+        right=model_splits(LIKELIHOOD_SPLITS),
+        wrong=model_splits([f"{split}_randomized" for split in LIKELIHOOD_SPLITS]),
         code=library("compare_likelihoods"),
     output:
         "<results>/likelihood/{model}/seed_{seed}.csv",
@@ -72,7 +72,7 @@ rule compare_likelihoods:
     resources:
         gpu=1,
     params:
-        canvas=own_canvas,
+        canvas=setting("canvas"),
         # An autoregressive model's likelihood is exact.
         samples=lambda wildcards: None if is_causal(wildcards) else config["likelihood"]["samples"],
         precision=config["precision"],
@@ -116,8 +116,7 @@ rule objectives_table:
     conda:
         "../../envs/reversal.yaml"
     params:
-        trained=TRAINED,
-        taught={model: taught(model) for model in FAMILIES},
+        training={name: summarize_training(model) for name, model in MODELS.items()},
     script:
         "../scripts/objectives.py"
 
@@ -129,7 +128,7 @@ rule probe:
         tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=FIRST_SEED),
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
         # Lists of one's own may have no templates for pretraining.
-        lists=[file for file in lists(PRETRAINING) if os.path.exists(file)],
+        lists=[file for file in word_and_template_files(PRETRAINING_TEMPLATES) if os.path.exists(file)],
         shipped=shipped("data/base/shipped.json"),
         prompts=local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt"),
         code=library("probe"),
@@ -144,9 +143,9 @@ rule probe:
     resources:
         gpu=1,
     params:
-        canvas=own_canvas,
+        canvas=setting("canvas"),
         # What a base was pretrained on is known where it was made from these lists, here or before it was shipped.
-        pretrained_here=lambda wildcards: config["models"][wildcards.model]["base"] == "pretrain",
+        pretrained_here=lambda wildcards: MODELS[wildcards.model]["base"] == "pretrain",
         given=config["probe"]["file"] is not None,
         people=config["pretraining"]["people"],
         seed=config["pretraining"]["seed"],
@@ -161,7 +160,7 @@ rule probe:
 rule probe_table:
     """The probes of all models in one table."""
     input:
-        tables=expand("<results>/probe/{model}.csv", model=config["models"]),
+        tables=expand("<results>/probe/{model}.csv", model=MODELS),
         code=library("concatenate"),
     output:
         "<results>/tables/probe.csv",
@@ -179,7 +178,7 @@ rule probe_table:
 rule ablate:
     """Change one choice of the sampler at a time: schedule, order, guidance, canvas, blocks, remasking, steps."""
     input:
-        model=looked_into,
+        model=require_mask_model,
         rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
         code=library("ablate"),
     output:
@@ -195,7 +194,7 @@ rule ablate:
         gpu=1,
     params:
         **config["ablations"],
-        sampling=own_sampling,
+        sampling=setting("sampling"),
         precision=config["precision"],
     script:
         "../scripts/ablate.py"

@@ -5,7 +5,7 @@ rule trace:
     """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact.
     Hide it for some of the steps, and see what is still recalled."""
     input:
-        model=looked_into,
+        model=require_mask_model,
         rows=expand("<results>/data/{split}.jsonl", split=TRACED_SPLITS),
         completions="<results>/completions/{model}/seed_{seed}.jsonl",
         code=library("trace"),
@@ -28,7 +28,7 @@ rule trace:
             if name not in ("splits", "sampling_steps", "time")
         },
         time=config["tracing"]["time"],
-        sampling=own_sampling,
+        sampling=setting("sampling"),
         precision=config["precision"],
         # Which completions are traced; an autoregressive model's have no number of steps.
         steps=lambda wildcards: None if is_causal(wildcards) else config["tracing"]["sampling_steps"],

@@ -1,4 +1,4 @@
-"""Work in batches of a size that suits the device, and what happens where GPU memory runs out."""
+"""Batches of a size that suits the device, halved when GPU memory runs out."""
 
 import math
 from functools import partial
@@ -12,10 +12,10 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def attempt(work, *, last=False, undo=None):
-    """(`work()`, True); or (None, False) where it runs out of GPU memory and the memory is free again.
+    """(`work()`, True), or (None, False) if it runs out of GPU memory; the memory is freed.
 
-    `undo()` drops what failed work leaves behind. Work that is the `last` resort, since there is no smaller, raises
-    the error.
+    `undo()` drops what failed work leaves behind. If it is the `last` resort, since the batch cannot be smaller, the
+    error is raised.
     """
     if last:
         return work(), True
@@ -23,17 +23,17 @@ def attempt(work, *, last=False, undo=None):
         return work(), True
     except torch.OutOfMemoryError:
         pass
-    # Out here, not above: the exception keeps the failed work's tensors alive.
+    # Outside the except block, which keeps the tensors of the failed work alive.
     if undo:
         undo()
     torch.cuda.empty_cache()
     return None, False
 
 
-def each(work, pieces):
-    """Yield `work(piece)` for each of the list `pieces`; one too large for memory is replaced, in the list, by halves.
+def run_pieces(work, pieces):
+    """Yield `work(piece)` for each of `pieces`; one too large for memory is replaced in the list by its halves.
 
-    A piece has a length and can be sliced. Who goes through the list again finds the halves.
+    A piece has a length and can be sliced. A second pass over the list starts from the halves.
     """
     place = 0
     while place < len(pieces):
@@ -48,12 +48,12 @@ def each(work, pieces):
 
 
 class Budget:
-    """How many bytes a batch may take. Where the GPU has fewer, the budget is halved for good and the batch cut."""
+    """How many bytes a batch may take; halved for good when the GPU has fewer."""
 
     def __init__(self, size):
         self.size = size
 
-    def spend(self, costs, work):
+    def run_batches(self, costs, work):
         """Call `work(slice)` on batches of consecutive items that take `costs` bytes each, largest first."""
         start = 0
         while start < len(costs):
@@ -65,27 +65,27 @@ class Budget:
                 self.size = count * costs[start] / 2
 
 
-def run(rows, lengths, device):
-    """The results of `rows(indices)`, one per index, for batches of rows alike in length; in the order of `lengths`."""
+def run_by_length(rows, lengths, device):
+    """The results of `rows(indices)`, one per index, run in batches of similar length; in the order of `lengths`."""
     size = SIZES.get(device.type, SIZES["cuda"])
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    share = math.ceil(len(order) / max(1, math.ceil(len(order) / size)))  # batches of one size, the last maybe less
+    share = math.ceil(len(order) / max(1, math.ceil(len(order) / size)))  # equal batches, the last maybe smaller
     pieces = [order[start : start + share] for start in range(0, len(order), max(1, share))]
     found = {}
-    for pairs in each(lambda some: zip(some, rows(some), strict=True), pieces):
+    for pairs in run_pieces(lambda batch: zip(batch, rows(batch), strict=True), pieces):
         found.update(pairs)
     return [found[index] for index in range(len(order))]
 
 
 def autocast(device, precision):
-    """The context in which networks run: as they are (float32), or with matrix products in bfloat16."""
+    """The context in which networks run: float32, or autocast to bfloat16."""
     if precision not in PRECISIONS:
         raise UserError(f"precision is {precision!r}; it is one of {', '.join(PRECISIONS)}")
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def pad(rows, value, *, left=False):
-    """Lists of ids as one tensor (B, T) and its real positions (B, T), padded right or left with `value`."""
+    """Lists of ids as one tensor (B, T), padded right or left with `value`, and a mask (B, T) of the real positions."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), value)
     real = torch.zeros((len(rows), longest), dtype=torch.bool)

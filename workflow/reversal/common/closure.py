@@ -1,4 +1,4 @@
-"""Which files of the library a script's result rests on: its imports and theirs, read from the text, none of it run."""
+"""Which files of the library a script imports, directly or not, found by reading the text without running it."""
 
 import functools
 import re
@@ -11,7 +11,7 @@ NO_RESULT_CHANGES_WITH = {
     "common/closure.py": "computes these lists",
     "study/configuration.py": "refuses configurations before any job runs",
     "common/download.py": "brings files whose hashes are pinned",
-    "common/errors.py": "names a user's mistake",
+    "common/errors.py": "defines the error for users",
     "common/jobs.py": "logs, threads, and one-line errors",
     "models/hub.py": "brings files whose hashes are pinned",
 }
@@ -31,7 +31,7 @@ def code_of(script, *modules):
 
 @functools.cache
 def _imports(file):
-    """The library's files that one file imports, the packages' own left out: those hold no code that computes."""
+    """The library's files that one file imports, without the packages' __init__ files, which compute nothing."""
     found = []
     for dots, module, names in IMPORT.findall(file.read_text(encoding="utf-8")):
         above = file.parents[len(dots) - 1] if dots else PACKAGE.parent

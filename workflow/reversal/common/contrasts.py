@@ -1,17 +1,17 @@
-"""What may be claimed: means, contrasts, ratios, peaks and likenesses, each with an interval that holds its level.
+"""Statistics for claims: estimates with 95% intervals that keep their coverage when facts and templates repeat.
 
-    mean(Sample(values, facts, templates))    a mean whose facts and templates might both have been others
-    difference(first, second)                 a contrast: facts and templates that both samples have are paired
-    ratio(above, below)                       of two means over the same facts; none without a clear denominator
-    band(values), peak(values)                many cells at once, and the largest of them: interval, margin, rivals
-    alike(first, second)                      two maps of cells: correlations, slope, and the most one could have seen
-    adjusted(observed, null)                  p-values of several tests, alone and as a family (max-T)
-    pooled(estimates, lows, highs)            of one thing in several networks, their mean
-    jackknife(value, without)                 the interval of any statistic, from what it is without each fact
-    verdict(low, high), Peak.place            the words
+    mean(Sample(values, facts, templates))    a mean over facts and templates, both random (crossed random effects)
+    difference(first, second)                 a contrast; facts and templates that both samples have are paired
+    ratio(above, below)                       two means over the same facts (Fieller); NaN if the denominator may be 0
+    simultaneous_band(values)                 many cells at once (max-T)
+    find_peak(values)                         the largest cell, its margin over the next, and its rivals
+    compare_maps(first, second)               correlations and slope of two maps, and the noise ceiling
+    adjust_p_values(observed, null)           p-values of several tests, alone and for the family (step-down max-T)
+    pool_seeds(estimates, lows, highs)        the mean over networks that differ in their seed alone
+    jackknife(value, without)                 the interval of any statistic, from its values without each fact
 
-A NaN is a measurement that was not made: it is left out. What cannot be known is NaN, never an error. Every interval is
-at 95% and every test at 5%, which tests/test_contrasts.py holds by simulation at the sizes of the studies.
+NaN means "not measured" and is left out; what cannot be estimated is NaN, never an error. tests/test_contrasts.py
+checks the coverage by simulation at the sizes of the studies.
 """
 
 from typing import NamedTuple
@@ -27,59 +27,58 @@ CHANGES = (-1, 1)  # of the difference of two shares
 
 
 class Sample(NamedTuple):
-    """Measurements: `values` (rows, ...), each row's fact and, where templates may matter, its template (rows,)."""
+    """Measurements: `values` (rows, ...), the fact of each row (rows,) and, if templates vary, its template (rows,)."""
 
     values: np.ndarray
     facts: np.ndarray
     templates: np.ndarray | None = None
 
 
-def verdict(low, high):
-    """Whether an interval lies above zero ("more"), below it ("less") or neither ("unclear", also if unknown)."""
+def sign_of(low, high):
+    """Whether an interval lies above zero ("more"), below it ("less"), or neither ("unclear", also if unknown)."""
     if np.isnan(low) or np.isnan(high):
         return "unclear"
     return "more" if low > 0 else "less" if high < 0 else "unclear"
 
 
 def mean(sample, limits=None):
-    """The mean of a sample's values, all rows alike, and its `Interval` over facts and templates.
+    """The mean of a sample, every row weighted equally, as an `Interval` over facts and templates.
 
-    The variance is that of two crossed random effects: facts' means and templates' means, less the noise that both
-    contain. The reach is Student's, with Satterthwaite's degrees of freedom; a percentile bootstrap of both covers one
-    or two points less with ten templates. With `limits`, which are SHARES, the interval stays within them: it is
-    Wilson's, of as many independent draws as would vary so much. Where all rows agree their number is that of the
-    facts: 0 of 30 people, however often they are asked, is [0, 0.11]. No other share is surer of that end.
+    The variance is that of two crossed random effects: the variance of the facts' means plus that of the templates'
+    means, less the noise that both contain. The interval is Student's with Satterthwaite's degrees of freedom; a
+    percentile bootstrap over both covers one or two points less with ten templates. With `limits`, which are SHARES,
+    it is Wilson's for the effective number of independent draws, and stays within them. If all rows agree, that number
+    is the number of facts: 0 of 30 people is [0, 0.11], however many questions each was asked.
     """
-    found = _moments([(1, sample)])
-    return _shaped((_student if limits is None else _wilson)(found), found.shape)
+    moments = _estimate_moments([(1, sample)])
+    return _reshape_interval((_student_interval if limits is None else _wilson_interval)(moments), moments.shape)
 
 
 def difference(first, second, limits=None):
-    """The mean of `first` less that of `second`, and its `Interval`.
+    """The mean of `first` minus that of `second`, as an `Interval`.
 
-    What the samples share is paired: a fact or a template of the same name moves both. So the same people asked by two
-    models, before and after an edit, or other people asked with the same templates, need no functions of their own.
-    With `limits`, which are CHANGES, both are shares: the interval is made of theirs (Newcombe 1998), so that a share
-    of 0 of six people adds what it leaves open.
+    Facts and templates that occur in both samples are paired: the same people tested on two models, before and after an
+    edit, or different people tested with the same templates. With `limits`, which are CHANGES, both samples are shares
+    and the interval combines their Wilson intervals (Newcombe 1998).
     """
-    found = _moments([(1, first), (-1, second)])
+    moments = _estimate_moments([(1, first), (-1, second)])
     if limits is None:
-        return _shaped(_student(found), found.shape)
-    own = [_moments([(1, sample)]) for sample in (first, second)]
-    (one, low, high), (other, its_low, its_high) = map(_wilson, own)
-    spread = [np.sqrt(part.variance) for part in own]
+        return _reshape_interval(_student_interval(moments), moments.shape)
+    part = [_estimate_moments([(1, sample)]) for sample in (first, second)]
+    (one, low, high), (other, its_low, its_high) = map(_wilson_interval, part)
+    spread = [np.sqrt(part.variance) for part in part]
     with np.errstate(invalid="ignore", divide="ignore"):
-        together = (spread[0] ** 2 + spread[1] ** 2 - found.variance) / (2 * spread[0] * spread[1])
-    together = np.where(_agree(own[0]) | _agree(own[1]), 0, np.clip(together, -1, 1))
+        correlation = (spread[0] ** 2 + spread[1] ** 2 - moments.variance) / (2 * spread[0] * spread[1])
+    correlation = np.where(_is_constant(part[0]) | _is_constant(part[1]), 0, np.clip(correlation, -1, 1))
     ends = [
-        one - other + side * np.sqrt(np.maximum(a**2 + b**2 - 2 * together * a * b, 0))
+        one - other + side * np.sqrt(np.maximum(a**2 + b**2 - 2 * correlation * a * b, 0))
         for side, a, b in ((-1, one - low, its_high - other), (1, high - one, other - its_low))
     ]
-    return _shaped((one - other, *ends), found.shape)
+    return _reshape_interval((one - other, *ends), moments.shape)
 
 
 class _Moments(NamedTuple):
-    """The signed sum of samples' means: estimate, variance, degrees of freedom and facts, each (cells,)."""
+    """Signed sum of the samples' means: estimate, variance, degrees of freedom and number of facts, each (cells,)."""
 
     estimate: np.ndarray
     variance: np.ndarray
@@ -88,61 +87,63 @@ class _Moments(NamedTuple):
     shape: tuple  # of the cells
 
 
-def _moments(signed):
+def _estimate_moments(signed):
     shape = np.shape(signed[0][1].values)[1:]
     facts, templates = ([getattr(sample, of) for _, sample in signed] for of in ("facts", "templates"))
-    estimate, parts, known = 0, [], []
+    estimate, parts, measured = 0, [], []
     for sign, sample in signed:
         values = np.asarray(sample.values, float).reshape(len(sample.values), int(np.prod(shape)))
-        known.append(~np.isnan(values))
+        measured.append(~np.isnan(values))
         with np.errstate(invalid="ignore", divide="ignore"):
-            own = np.where(known[-1], values, 0).sum(0) / known[-1].sum(0)
-            parts.append(np.where(known[-1], sign * (values - own) / known[-1].sum(0), 0))
-        estimate = estimate + sign * own
-    variance, freedom = _between(parts, known, facts)
+            part = np.where(measured[-1], values, 0).sum(0) / measured[-1].sum(0)
+            parts.append(np.where(measured[-1], sign * (values - part) / measured[-1].sum(0), 0))
+        estimate = estimate + sign * part
+    variance, freedom = _cluster_variance(parts, measured, facts)
     if all(names is not None for names in templates):
-        variance, freedom = _crossed(parts, known, facts, templates)
-    people = np.min([_clusters([own], [own], [names])[1][0].sum(0) for own, names in zip(known, facts, strict=True)], 0)
+        variance, freedom = _crossed_variance(parts, measured, facts, templates)
+    people = np.min(
+        [_sum_clusters([part], [part], [names])[1][0].sum(0) for part, names in zip(measured, facts, strict=True)], 0
+    )
     return _Moments(estimate, variance, freedom, people, shape)
 
 
-def _crossed(parts, known, facts, templates):
+def _crossed_variance(parts, measured, facts, templates):
     """The variance (cells,) of a mean over facts and templates, and Satterthwaite's degrees of freedom."""
-    by_fact, by_template = _between(parts, known, facts), _between(parts, known, templates)
-    noise = _within(parts, known, facts, templates)
+    by_fact, by_template = _cluster_variance(parts, measured, facts), _cluster_variance(parts, measured, templates)
+    noise = _residual_variance(parts, measured, facts, templates)
     crossed = (by_fact[1] > 0) & (by_template[1] > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.fmax.reduce([by_fact[0] + by_template[0] - noise[0], by_fact[0], by_template[0]])
         freedom = variance**2 / np.nansum([part**2 / free for part, free in (by_fact, by_template, noise)], axis=0)
-        # A few facts and templates can give less than one degree, and with it an interval of any length.
+        # With few facts and templates there can be less than one degree of freedom, and an interval of any length.
         freedom = np.where(variance > 0, np.maximum(freedom, 1), by_fact[1])
     return np.where(crossed, variance, by_fact[0]), np.where(crossed, freedom, by_fact[1])
 
 
-def _between(parts, known, names):
-    """The variance (cells,) that clusters give a mean, from each row's part in it, and its degrees of freedom."""
-    sums, there = _clusters(parts, known, names)
-    count = there.any(0).sum(0)
-    apart = count - sum(own.sum(0) for own in there) == 0  # no cluster is in two samples
-    freedom = count - np.where(apart, len(parts), 1)
+def _cluster_variance(parts, measured, names):
+    """Variance (cells,) of a mean between clusters, from each row's part in it, and its degrees of freedom."""
+    sums, present = _sum_clusters(parts, measured, names)
+    count = present.any(0).sum(0)
+    deviations = count - sum(part.sum(0) for part in present) == 0  # no cluster is in two samples
+    freedom = count - np.where(deviations, len(parts), 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (sums.sum(0) ** 2).sum(0) * count / freedom, freedom
 
 
-def _clusters(parts, known, names):
-    """Sums (samples, clusters, cells) of the rows' parts, and whether a sample has any row of the cluster."""
+def _sum_clusters(parts, measured, names):
+    """Sums (samples, clusters, cells) of the rows' parts, and whether a sample has rows of the cluster."""
     _, codes = np.unique(np.concatenate(names), return_inverse=True)
-    codes = np.split(codes, np.cumsum([len(own) for own in names])[:-1])
+    codes = np.split(codes, np.cumsum([len(part) for part in names])[:-1])
     many = max((code.max(initial=-1) for code in codes), default=-1) + 1
     sums, rows = np.zeros((2, len(parts), many, parts[0].shape[1]))
     for i, code in enumerate(codes):
         np.add.at(sums[i], code, parts[i])
-        np.add.at(rows[i], code, known[i])
+        np.add.at(rows[i], code, measured[i])
     return sums, rows > 0
 
 
-def _within(parts, known, facts, templates):
-    """The variance (cells,) of a mean from what neither facts nor templates explain, and its degrees of freedom."""
+def _residual_variance(parts, measured, facts, templates):
+    """Variance (cells,) of a mean that neither facts nor templates explain, and its degrees of freedom."""
     paired = len(parts) > 1 and all(np.isin(one[0], one[1]).any() for one in (facts, templates))
     blocks = [range(len(parts))] if paired else [[i] for i in range(len(parts))]
     noise, freedom = 0, 0
@@ -151,7 +152,7 @@ def _within(parts, known, facts, templates):
         columns = np.unique(np.concatenate([templates[i] for i in block]), return_inverse=True)
         cells, filled = np.zeros((2, len(rows[0]), len(columns[0]), parts[0].shape[1]))
         np.add.at(cells, (rows[1], columns[1]), np.concatenate([parts[i] for i in block]))
-        np.add.at(filled, (rows[1], columns[1]), np.concatenate([known[i] for i in block]))
+        np.add.at(filled, (rows[1], columns[1]), np.concatenate([measured[i] for i in block]))
         filled = filled > 0
         with np.errstate(invalid="ignore", divide="ignore"):
             left = cells - cells.sum(1, keepdims=True) / filled.sum(1, keepdims=True)
@@ -163,68 +164,70 @@ def _within(parts, known, facts, templates):
     return noise, freedom
 
 
-def _student(found):
-    """The estimate and both ends (cells,) of Student's intervals."""
+def _student_interval(moments):
+    """Student's intervals: estimate, low and high, each (cells,)."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        reach = _quantile(found.freedom) * np.sqrt(found.variance)
-    return found.estimate, found.estimate - reach, found.estimate + reach
+        width = _quantile(moments.freedom) * np.sqrt(moments.variance)
+    return moments.estimate, moments.estimate - width, moments.estimate + width
 
 
-def _wilson(found):
-    """The same of Wilson's intervals of shares.
+def _wilson_interval(moments):
+    """Wilson's intervals of shares: estimate, low and high, each (cells,).
 
-    So many people leave it open that a share `slack` of others differs from all of them, and no interval excludes that:
-    the draws are at most those at which its end is there. So its ends rise with the share.
+    With so many facts, a share `slack` of other people may differ from all of them, and no interval may exclude that.
+    This bounds the effective number of draws, and makes the ends of the interval rise with the share.
     """
-    share = found.estimate
+    share = moments.estimate
     with np.errstate(invalid="ignore", divide="ignore"):
-        reach = np.where(_agree(found), special.ndtri((1 + LEVEL) / 2), _quantile(found.freedom))
-        slack = np.where(found.people > 1, wilson(0, np.maximum(found.people, 1)).high, np.nan)
+        width = np.where(_is_constant(moments), special.ndtri((1 + LEVEL) / 2), _quantile(moments.freedom))
+        slack = np.where(moments.people > 1, wilson(0, np.maximum(moments.people, 1)).high, np.nan)
         nearest = np.minimum(share, 1 - share)
-        most = np.where(nearest < slack, reach**2 * slack * (1 - slack) / (slack - nearest) ** 2, np.inf)
-        draws = np.where(_agree(found), found.people, np.minimum(share * (1 - share) / found.variance, most))
-        middle = (share * draws + reach**2 / 2) / (draws + reach**2)
-        around = reach / (draws + reach**2) * np.sqrt(draws * share * (1 - share) + reach**2 / 4)
+        most = np.where(nearest < slack, width**2 * slack * (1 - slack) / (slack - nearest) ** 2, np.inf)
+        draws = np.where(
+            _is_constant(moments), moments.people, np.minimum(share * (1 - share) / moments.variance, most)
+        )
+        middle = (share * draws + width**2 / 2) / (draws + width**2)
+        around = width / (draws + width**2) * np.sqrt(draws * share * (1 - share) + width**2 / 4)
         return share, *(np.where(np.isnan(slack), np.nan, np.clip(middle + side * around, 0, 1)) for side in (-1, 1))
 
 
-def _agree(found):
-    return found.variance <= np.finfo(float).eps
+def _is_constant(moments):
+    return moments.variance <= np.finfo(float).eps
 
 
-def _shaped(parts, shape):
-    """An `Interval` of parts (cells,): arrays of a shape, or floats."""
+def _reshape_interval(parts, shape):
+    """An `Interval` from parts (cells,): arrays of the given shape, or floats."""
     parts = [np.broadcast_to(part, (int(np.prod(shape)),)).reshape(shape) for part in parts]
     return Interval(*(float(part) if part.ndim == 0 else part for part in parts))
 
 
 def ratio(above, below):
-    """The mean of `above` (facts, ...) over that of `below` (facts, ...): Fieller's `Interval` over facts.
+    """The mean of `above` (facts, ...) divided by that of `below` (facts, ...): Fieller's `Interval` over facts.
 
-    All NaN where the interval of the denominator holds 0: a share of nothing is none.
+    NaN if the interval of the denominator contains 0.
     """
     above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
     both = ~np.isnan(above + below)
     n = both.sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = [np.where(both, one, 0).sum(0) / n for one in (above, below)]
-        apart = [np.where(both, one - centre, 0) for one, centre in zip((above, below), means, strict=True)]
+        deviations = [np.where(both, one - centre, 0) for one, centre in zip((above, below), means, strict=True)]
         scale = _quantile(n - 1) ** 2 / (n - 1) / n
-        a, b, ab = (scale * (one * other).sum(0) for one, other in (apart[:1] * 2, apart[1:] * 2, apart))
-        # The ends are the ratios r at which above − r · below is just clear of 0.
+        a, b, ab = (scale * (one * other).sum(0) for one, other in (deviations[:1] * 2, deviations[1:] * 2, deviations))
+        # The ends are the ratios r at which the interval of above − r · below begins to exclude 0.
         square = means[1] ** 2 - b
         middle = (means[0] * means[1] - ab) / square
-        reach = np.sqrt(np.maximum(middle**2 - (means[0] ** 2 - a) / square, 0))
+        width = np.sqrt(np.maximum(middle**2 - (means[0] ** 2 - a) / square, 0))
         clear = square > 0
-        parts = (means[0] / means[1], middle - reach, middle + reach)
-    return _shaped([np.where(clear, part, np.nan).ravel() for part in parts], np.shape(n))
+        parts = (means[0] / means[1], middle - width, middle + width)
+    return _reshape_interval([np.where(clear, part, np.nan).ravel() for part in parts], np.shape(n))
 
 
-def pooled(estimates, lows, highs):
-    """The mean of what networks that differ in their seed alone give, each with an interval over the same facts.
+def pool_seeds(estimates, lows, highs):
+    """The mean over networks that differ in their seed alone, each with an interval over the same facts.
 
-    Facts are counted as if they erred alike in every network, and the networks' own differences come on top: it is
-    about the mean over such networks, for such facts. Of a single network it is what that network gives.
+    The errors of the facts are assumed to be the same in every network, and the spread between networks is added: the
+    interval is for the mean over such networks and such facts. For a single network it is that network's own.
     """
     estimates, lows, highs = (np.asarray(part, float) for part in (estimates, lows, highs))
     center, n = estimates.mean(), len(estimates)
@@ -234,100 +237,99 @@ def pooled(estimates, lows, highs):
 
 
 class Peak(NamedTuple):
-    """The largest of many means over facts; `cell` and `rivals` are numbers among the cells."""
+    """The largest of many means over facts; `cell` and `rivals` are indices of cells."""
 
     cell: int | None
     estimate: float
-    low: float  # simultaneous over all cells, so that the choice is paid for
+    low: float  # simultaneous over all cells, to correct for choosing the largest
     high: float
     margin: Interval  # over the next largest
-    rivals: tuple  # the other cells that are not clearly smaller
+    rivals: tuple  # cells whose difference from the largest may be 0
 
     @property
     def place(self):
-        """ "here" if the cell is clearly above 0 and all others, "shared" if above 0 alone, else "nowhere"."""
+        """ "here" if the interval is above 0 and no rival is left, "shared" if there are rivals, else "nowhere"."""
         if not self.low > 0:
             return "nowhere"
         return "shared" if self.rivals else "here"
 
 
-def peak(values, *, rng, draws=1000):
+def find_peak(values, *, rng, draws=1000):
     """The `Peak` of the means over facts of `values` (facts, cells); cells that most facts lack are left out.
 
-    A maximum picked from many cells is above 0 by its own interval too often: its interval is that of `band`. Its
-    margins are plain paired intervals: for a cell that is not the largest to look so takes a difference in one
-    direction, whatever the number of cells (Gutmann and Maymin 1987).
+    The interval of a maximum chosen from many cells must be simultaneous (`simultaneous_band`). Its margins are plain
+    paired intervals, which need no correction for the number of cells (Gutmann and Maymin 1987).
     """
-    values, cells = _common(values)
+    values, cells = _select_cells(values)
     nothing = Interval(np.nan, np.nan, np.nan)
     if not len(cells):
         return Peak(None, *nothing, nothing, ())
-    all_at_once = band(values, rng=rng, draws=draws)
-    best = int(np.argmax(all_at_once.estimate))
+    simultaneous = simultaneous_band(values, rng=rng, draws=draws)
+    best = int(np.argmax(simultaneous.estimate))
     over = mean(Sample(values[:, [best]] - values, np.arange(len(values))))
-    others = [i for i in np.argsort(-all_at_once.estimate, kind="stable") if i != best]
+    others = [i for i in np.argsort(-simultaneous.estimate, kind="stable") if i != best]
     margin = Interval(*(float(part[others[0]]) for part in over)) if others else nothing
     rivals = tuple(int(cells[i]) for i in others if not over.low[i] > 0)
-    return Peak(int(cells[best]), *(float(part[best]) for part in all_at_once), margin=margin, rivals=rivals)
+    return Peak(int(cells[best]), *(float(part[best]) for part in simultaneous), margin=margin, rivals=rivals)
 
 
-def band(values, *, rng, draws=1000):
-    """Means over facts of `values` (facts, cells) with intervals that hold all at once: an `Interval` of arrays.
+def simultaneous_band(values, *, rng, draws=1000):
+    """Means over facts of `values` (facts, cells) with simultaneous 95% intervals: an `Interval` of arrays.
 
-    They are as many standard errors wide as the largest |t| of all cells is, at most, in 95% of `draws` that turn each
-    fact's deviations round, or not, at random.
+    Their width, in standard errors, is the 95% quantile of the largest |t| over cells when the sign of each fact's
+    deviations is flipped at random, `draws` times.
     """
     values = np.asarray(values, float)
-    known = ~np.isnan(values)
-    n = known.sum(0)
+    measured = ~np.isnan(values)
+    n = measured.sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.where(known, values, 0).sum(0) / n
-        apart = np.where(known, values - means, 0)
-        turned = rng.choice([-1.0, 1.0], size=(draws, len(values))) @ apart / n
-        errors = np.sqrt(np.maximum((apart**2).sum(0) / n - turned**2, 0) / (n - 1))
-        reach = np.quantile(np.where(errors > 0, np.abs(turned) / errors, 0).max(1), LEVEL)
-        slack = reach * np.sqrt((apart**2).sum(0) / n / (n - 1))
+        means = np.where(measured, values, 0).sum(0) / n
+        deviations = np.where(measured, values - means, 0)
+        flipped = rng.choice([-1.0, 1.0], size=(draws, len(values))) @ deviations / n
+        errors = np.sqrt(np.maximum((deviations**2).sum(0) / n - flipped**2, 0) / (n - 1))
+        width = np.quantile(np.where(errors > 0, np.abs(flipped) / errors, 0).max(1), LEVEL)
+        slack = width * np.sqrt((deviations**2).sum(0) / n / (n - 1))
     return Interval(means, means - slack, means + slack)
 
 
-def _common(values):
-    """The cells of `values` (facts, cells) that more than one fact and at least half of them have: values, numbers."""
+def _select_cells(values):
+    """The cells of `values` (facts, cells) that at least two facts, and half of them, have: values and indices."""
     values = np.asarray(values, float)
     cells = np.flatnonzero((~np.isnan(values)).sum(0) >= max(2, len(values) / 2))
     return values[:, cells], cells
 
 
 def jackknife(value, without, limits=None):
-    """The `Interval` of a statistic, from what it is on the whole and `without` (n,) each of n facts.
+    """The `Interval` of a statistic, from its `value` on all n facts and its values `without` (n,) each of them.
 
-    With `limits`, such as (−1, 1) of a correlation, the reach is taken on Fisher's scale, so that it stays within them.
+    With `limits`, such as (−1, 1) for a correlation, it is computed on Fisher's scale and stays within them.
     """
-    return _jackknifed(value, [np.asarray(without, float)], limits)
+    return _jackknife_samples(value, [np.asarray(without, float)], limits)
 
 
-def _jackknifed(value, without, limits=None):
-    """The same for several samples that are independent: `without` has an array (n,) for each."""
-    scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher(*limits)
+def _jackknife_samples(value, without, limits=None):
+    """The same for several independent samples: `without` has an array (n,) for each."""
+    scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher_transform(*limits)
     with np.errstate(invalid="ignore", divide="ignore"):
-        whole, left_out = scale(float(value)), [scale(np.asarray(own, float)) for own in without]
-        variances = np.array([(len(own) - 1) * own.var() for own in left_out])
-        free = np.array([len(own) - 1 for own in left_out])
+        whole, left_out = scale(float(value)), [scale(np.asarray(part, float)) for part in without]
+        variances = np.array([(len(part) - 1) * part.var() for part in left_out])
+        free = np.array([len(part) - 1 for part in left_out])
         freedom = variances.sum() ** 2 / (variances**2 / free).sum() if variances.any() else free.min()
-        reach = _quantile(freedom) * np.sqrt(variances.sum())
-    return Interval(float(value), *(float(back(whole + side)) for side in (-reach, reach)))
+        width = _quantile(freedom) * np.sqrt(variances.sum())
+    return Interval(float(value), *(float(back(whole + side)) for side in (-width, width)))
 
 
-def _fisher(least, most):
+def _fisher_transform(least, most):
     half, middle = (most - least) / 2, (most + least) / 2
     return lambda x: np.arctanh((x - middle) / half), lambda x: middle + half * np.tanh(x)
 
 
-def adjusted(observed, null):
-    """p-values of tests `observed` (tests,) by `null` (permutations, tests): alone, and adjusted for the family.
+def adjust_p_values(observed, null):
+    """p-values of tests `observed` (tests,) under `null` (permutations, tests): alone, and adjusted for the family.
 
-    Large is surprising. Tests are put on one scale by the mean and spread of their null, and the adjusted p of each is
-    that of the largest among it and all less surprising ones (Westfall and Young's step-down max-T). The rows of
-    `null` are the same permutations for all tests, so that what tests have in common is not paid for twice.
+    Large values are significant. Tests are standardised by the mean and spread of their null; the adjusted p-value
+    of each is that of the maximum over it and all less significant ones (Westfall and Young's step-down max-T). The
+    rows of `null` are the same permutations for all tests, which keeps the correlation between tests.
     """
     observed, null = np.asarray(observed, float), np.asarray(null, float)
     alone = (1 + (null >= observed).sum(0)) / (1 + len(null))
@@ -341,63 +343,67 @@ def adjusted(observed, null):
     return alone, np.maximum(family, alone)
 
 
-class Likeness(NamedTuple):
-    """How alike two maps are over their cells."""
+class MapSimilarity(NamedTuple):
+    """How similar two maps are over their cells."""
 
-    correlation: Interval  # Pearson's, of the maps without their noise
-    slope: Interval  # of the second on the first, without its noise
-    raw: float  # Pearson's correlation of the mean maps as they are
-    ceiling: float  # what `raw` would be if the maps were the same but for noise
-    rank: float  # Spearman's correlation as it is: small cells count like large ones
+    correlation: Interval  # Pearson's, corrected for the noise of the maps
+    slope: Interval  # of the second on the first, corrected for noise
+    raw: float  # Pearson's correlation of the mean maps, uncorrected
+    ceiling: float  # the expected `raw` of two maps that differ in noise alone
+    rank: float  # Spearman's correlation, uncorrected
     rank_ceiling: float
     cells: int
 
 
-def alike(first, second, *, rng, paired=False, halves=200):
-    """The `Likeness` of the mean maps of `first` and `second`, each (facts, cells); `paired` if of the same facts.
+def compare_maps(first, second, *, rng, paired=False, halves=200):
+    """The `MapSimilarity` of the mean maps of `first` and `second`, each (facts, cells); `paired` if of the same facts.
 
-    Noise makes two mean maps less alike than what they estimate. Products of *different* facts' maps are free of it, so
-    `correlation` and `slope` are made of those; their intervals are the jackknife's over facts. A ceiling is the
-    correlation of each map's halves, brought to its full number of facts (Spearman and Brown).
+    Noise lowers the correlation of two mean maps. Inner products of *different* facts' maps are free of it, so
+    `correlation` and `slope` are made of those, with jackknife intervals over facts. The ceiling is the correlation of
+    random halves of each map, extrapolated to all facts (Spearman-Brown).
     """
-    shared = np.intersect1d(_common(first)[1], _common(second)[1])
+    shared = np.intersect1d(_select_cells(first)[1], _select_cells(second)[1])
     if len(shared) < 3 or min(len(first), len(second)) < 3:
         unknown = Interval(np.nan, np.nan, np.nan)
-        return Likeness(unknown, unknown, *[np.nan] * 4, len(shared))
-    maps = [_filled(np.asarray(one, float)[:, shared]) for one in (first, second)]
+        return MapSimilarity(unknown, unknown, *[np.nan] * 4, len(shared))
+    maps = [_fill_missing(np.asarray(one, float)[:, shared]) for one in (first, second)]
     rows = [one - one.mean(1, keepdims=True) for one in maps]
-    own = [_products(one, one, same=True) for one in rows]
-    both, *without = _products(*rows, same=paired)
+    part = [_cross_products(one, one, same=True) for one in rows]
+    both, *without = _cross_products(*rows, same=paired)
     if paired:
-        moments = [(own[0][0], own[1][0], both), (own[0][1], own[1][1], without[0])]
+        moments = [(part[0][0], part[1][0], both), (part[0][1], part[1][1], without[0])]
     else:
-        moments = [(own[0][0], own[1][0], both), (own[0][1], own[1][0], without[0]), (own[0][0], own[1][1], without[1])]
+        moments = [
+            (part[0][0], part[1][0], both),
+            (part[0][1], part[1][0], without[0]),
+            (part[0][0], part[1][1], without[1]),
+        ]
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = [xy / np.sqrt(np.where((xx > 0) & (yy > 0), xx * yy, np.nan)) for xx, yy, xy in moments]
         slopes = [xy / np.where(xx > 0, xx, np.nan) for xx, _, xy in moments]
     means = [one.mean(0) for one in maps]
-    splits = [_halves(one, rng, halves) for one in maps]
-    return Likeness(
-        Interval(*np.clip(_jackknifed(correlations[0], correlations[1:]), -1, 1)),
-        _jackknifed(slopes[0], slopes[1:]),
+    splits = [_split_halves(one, rng, halves) for one in maps]
+    return MapSimilarity(
+        Interval(*np.clip(_jackknife_samples(correlations[0], correlations[1:]), -1, 1)),
+        _jackknife_samples(slopes[0], slopes[1:]),
         float(_pearson(*means)),
-        _ceiling([_pearson(*parts) for parts in splits]),
+        _noise_ceiling([_pearson(*parts) for parts in splits]),
         float(_pearson(*map(_ranks, means))),
-        _ceiling([_pearson(*map(_ranks, parts)) for parts in splits]),
+        _noise_ceiling([_pearson(*map(_ranks, parts)) for parts in splits]),
         len(shared),
     )
 
 
-def _filled(values):
-    """`values` (facts, cells), what was not measured replaced by the mean of the other facts."""
+def _fill_missing(values):
+    """`values` (facts, cells) with missing entries replaced by the mean of the other facts."""
     return np.where(np.isnan(values), np.nanmean(values, axis=0), values)
 
 
-def _products(first, second, *, same):
-    """The mean inner product of a map of `first` (n, cells) and one of `second` (m, cells), and it without each fact.
+def _cross_products(first, second, *, same):
+    """The mean inner product of rows of `first` (n, cells) and `second` (m, cells), and its values without each fact.
 
-    `same`: rows of one number are of one fact, and their product is left out; the result is then (whole, without (n,)),
-    else (whole, without one of `first` (n,), without one of `second` (m,)).
+    If `same`, row i of both is the same fact and these products are left out; the result is (mean, without (n,)), else
+    (mean, without a row of `first` (n,), without a row of `second` (m,)).
     """
     table = first @ second.T
     n, m = table.shape
@@ -410,7 +416,7 @@ def _products(first, second, *, same):
 
 
 def _pearson(first, second):
-    """The correlation (...) over the last axis of maps (..., cells)."""
+    """Pearson's correlation (...) over the last axis of maps (..., cells)."""
     first, second = (one - one.mean(-1, keepdims=True) for one in (first, second))
     with np.errstate(invalid="ignore", divide="ignore"):
         return (first * second).sum(-1) / np.sqrt((first**2).sum(-1) * (second**2).sum(-1))
@@ -423,18 +429,18 @@ def _ranks(maps):
 
 
 def _quantile(freedom):
-    """How many standard errors an interval reaches, by Student's t."""
+    """Half the width of Student's interval, in standard errors."""
     return special.stdtrit(freedom, (1 + LEVEL) / 2)
 
 
-def _halves(values, rng, draws):
-    """Mean maps (draws, cells) of random halves of the facts of `values` (facts, cells), and of the other halves."""
+def _split_halves(values, rng, draws):
+    """Mean maps (draws, cells) of random halves of the facts of `values` (facts, cells), and of the complements."""
     order = np.argsort(rng.random((draws, len(values))), axis=1)
     half = len(values) // 2
     return values[order[:, :half]].mean(1), values[order[:, half:]].mean(1)
 
 
-def _ceiling(correlations):
-    """The correlation of two maps that differ in noise alone, from those of the halves of each."""
-    together = [max(float(np.mean(own)), 0) for own in correlations]
-    return float(np.sqrt(np.prod([2 * one / (1 + one) for one in together])))
+def _noise_ceiling(correlations):
+    """The expected correlation of two maps that differ in noise alone, from the correlations of the halves of each."""
+    correlation = [max(float(np.mean(part)), 0) for part in correlations]
+    return float(np.sqrt(np.prod([2 * one / (1 + one) for one in correlation])))

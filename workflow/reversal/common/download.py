@@ -14,18 +14,18 @@ from .files import atomic, sha256
 
 
 class DownloadError(UserError):
-    """A file that could not be had; the message is one line with its address and the reason."""
+    """A failed download; the message is one line with the address and the reason."""
 
     def __init__(self, message):
         super().__init__(without_secrets(message))
 
 
 class _BrokenTransfer(Exception):
-    """A failure that the next attempt may not meet."""
+    """A failure that may not happen again at the next attempt."""
 
 
 def fetch(url, path, digest, *, attempts=5, pause=1.0, timeout=30.0):
-    """Download `url` to `path`, whose SHA-256 must be `digest`; a file already there and right is kept.
+    """Download `url` to `path`, whose SHA-256 must be `digest`; a file that is there already, with that hash, is kept.
 
     A broken transfer is tried again, `attempts` times in all, after `pause`, 2 `pause`, 4 `pause`, … seconds.
     """
@@ -52,14 +52,14 @@ def _transfer(url, path, digest, timeout):
 
 
 def _body(url, timeout):
-    """Yield the bytes at `url` in pieces, or say why the network did not give them all."""
+    """Yield the bytes at `url` in pieces, or raise an error that says why not all arrived."""
     try:
         with _opener.open(url, timeout=timeout) as response:
             promised, got = response.headers["Content-Length"], 0
             while piece := response.read(1 << 20):
                 got += len(piece)
                 yield piece
-        # Reading in pieces, http.client takes a body cut short for a whole one.
+        # When reading in pieces, http.client does not notice a truncated body.
         if promised is not None and got != int(promised):
             raise _BrokenTransfer(f"the transfer broke off after {got} of {promised} bytes")
     except urllib.error.HTTPError as error:
@@ -81,12 +81,12 @@ _opener = urllib.request.build_opener(_SafeRedirects)
 
 
 def without_secrets(message):
-    """A message whose addresses have lost what may be a password or a signature."""
+    """A message without the parts of addresses that may hold a password or a signature."""
     return re.sub(r"(https?://)(?:[^/\s@]*@)?([^\s?#]*)(?:[?#]\S*?(?=[:;,.]?(?:\s|$)))?", r"\1\2", message)
 
 
 def require_safe(url):
-    """Refuse an address that is neither https nor on this machine."""
+    """Raise an error for an address that is neither https nor on this machine."""
     address = urlsplit(url)
     if address.scheme != "https" and (address.scheme, address.hostname) != ("http", "127.0.0.1"):
         raise DownloadError(f"{url}: refused; files are downloaded over https only")

@@ -1,5 +1,5 @@
-"""The error that a user's mistake raises: one line that says what is wrong, where, and what would be right."""
+"""The error for what a user can fix: one line that says what is wrong, where, and what to do."""
 
 
 class UserError(ValueError):
-    """Something in the configuration, the data or a model file that its owner can mend."""
+    """Something wrong in the configuration, the data or a model file that the user can fix."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, never half-written; held by one process; noticed when they change."""
+"""Safe files: written whole or not at all, locked by one process, and checked for changes since they were made."""
 
 import errno
 import fcntl
@@ -12,12 +12,12 @@ from pathlib import Path
 from .errors import UserError
 
 DECIMALS = 12  # of numbers in tables
-HASHES = Path(".snakemake/hashes")  # of what jobs left, each file's under its own path
-CHECKSUMS = "checksums.json"  # of a model; a folder that has them is verified by who reads it
-TIMESTAMP = ".snakemake_timestamp"  # which Snakemake adds to folders that jobs made
-TOUCHED = 60  # seconds within which Snakemake touches what a job left
+HASHES = Path(".snakemake/hashes")  # of the outputs of jobs, each under its own path
+CHECKSUMS = "checksums.json"  # of a model folder; whoever loads the model verifies them
+TIMESTAMP = ".snakemake_timestamp"  # added by Snakemake to output folders
+TOUCHED = 60  # seconds within which Snakemake touches the outputs of a job
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is too large"}
-_held = []  # open files whose locks last as long as the process
+_locks = []  # open files whose locks last as long as the process
 
 
 @contextmanager
@@ -43,10 +43,10 @@ def sha256(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def hold(path, *, waiting=None):
-    """Lock the file `path` until this process ends, however it ends; True once it is held.
+def lock(path, *, waiting=None):
+    """Lock the file `path` until this process ends, however it ends; True once it is locked.
 
-    Where another process holds it: call `waiting` and wait, or, without one, return False.
+    If another process has the lock: call `waiting` and wait, or, without `waiting`, return False.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a")  # noqa: SIM115  (closed by the end of the process)
@@ -61,66 +61,66 @@ def hold(path, *, waiting=None):
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # file systems without locks
             raise
-    _held.append(file)
+    _locks.append(file)
     return True
 
 
-def record(paths):
-    """Note the SHA-256 of the files, and of the files in the folders, `paths`."""
+def record_hashes(paths):
+    """Save the SHA-256 of the files, and of the files in the folders, `paths`."""
     for path in map(Path, paths):
-        if sums := _sums(path):
+        if hashes := _hash_files(path):
             with atomic(HASHES / f"{path}.json") as file:
-                file.write(json.dumps(sums).encode())
+                file.write(json.dumps(hashes).encode())
 
 
-def verify(paths, *, tell=print):
-    """Compare files and folders with what `record` noted when they were made; what it never saw passes.
+def verify_hashes(paths, *, warn=print):
+    """Raise an error if files or folders differ from what `record_hashes` saved; paths without a record pass.
 
-    A table that someone wrote to since then is theirs to change: that is told, not refused.
+    A table that a user edited since then is used as it is, with a warning.
     """
     for path in map(Path, paths):
-        note = HASHES / f"{path}.json"
-        if not note.is_file():
+        record = HASHES / f"{path}.json"
+        if not record.is_file():
             continue
         try:
-            noted, found = json.loads(note.read_bytes()), _sums(path)
+            expected, actual = json.loads(record.read_bytes()), _hash_files(path)
         except ValueError:
-            raise UserError(f"{note} is damaged; delete it and {path} to have that made again") from None
-        if noted != found and path.suffix == ".csv" and path.stat().st_mtime > note.stat().st_mtime + TOUCHED:
-            tell(f"{path} was changed after it was made; it is used as it is")
+            raise UserError(f"{record} is damaged; delete it and {path}, and run again") from None
+        if expected != actual and path.suffix == ".csv" and path.stat().st_mtime > record.stat().st_mtime + TOUCHED:
+            warn(f"{path} was changed after it was made; it is used as it is")
             continue
-        for name in sorted(noted.keys() | found.keys()):
-            if noted.get(name) != found.get(name):
-                what = "is missing" if name not in found else "is new" if name not in noted else "changed"
+        for name in sorted(expected.keys() | actual.keys()):
+            if expected.get(name) != actual.get(name):
+                state = "is missing" if name not in actual else "is new" if name not in expected else "changed"
                 raise UserError(
-                    f"{path / name if name else path} {what} since it was made; delete {path} to have it made again"
+                    f"{path / name if name else path} {state} since it was made; delete {path} and run again"
                 )
 
 
-def _sums(path):
-    """The SHA-256 of a file by the name "", of a model's checksums, or of each file in a folder by its own."""
+def _hash_files(path):
+    """{name: SHA-256} of a file (by the name ""), of a model's list of checksums, or of each file in a folder."""
     if path.is_absolute():
         return {}
     if path.is_file():
         return {"": sha256(path)}
     if (path / CHECKSUMS).is_file():
         return {CHECKSUMS: sha256(path / CHECKSUMS)}
-    inside = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name != TIMESTAMP)
-    return {str(file.relative_to(path)): sha256(file) for file in inside}
+    content = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name != TIMESTAMP)
+    return {str(file.relative_to(path)): sha256(file) for file in content}
 
 
-def full(error):
-    """In words, whether an `OSError`, or what it was made from, says that there was no room; None if it does not."""
-    for code, words in FULL.items():
+def describe_full_disk(error):
+    """Why an error means that a file could not be stored ("the disk is full", …), or None."""
+    for code, reason in FULL.items():
         if getattr(error, "errno", None) == code or f"(os error {code})" in str(error):
-            return words
+            return reason
     return None
 
 
 def write_table(table, path):
-    """A DataFrame as CSV, whole or not at all; the same table gives the same bytes.
+    """Write a DataFrame as CSV, whole or not at all; the same table gives the same bytes.
 
-    Numbers are rounded, so that a difference which is none does not read 1.4e-17.
+    Numbers are rounded to DECIMALS, so that a difference of zero does not read 1.4e-17.
     """
     measured = table.select_dtypes("float")
     table = table.assign(**(measured.round(DECIMALS) + 0.0))  # no −0.0

@@ -1,7 +1,6 @@
-"""Plain estimates with their uncertainty; `contrasts` has what claims rest on.
+"""Simple intervals: Wilson's of a share, Student's of a mean. `contrasts` has those that claims rest on.
 
-A NaN is a measurement that was not made: it is left out.
-What cannot be known from the rest is NaN, never an error.
+NaN means "not measured" and is left out; what cannot be estimated is NaN, never an error.
 """
 
 from typing import NamedTuple
@@ -19,7 +18,7 @@ class Interval(NamedTuple):
 
 
 def wilson(correct, n, level=0.95):
-    """Wilson's score interval of the share `correct` / `n`, numbers or arrays; part marks may be summed.
+    """Wilson's score interval of the share `correct` / `n`, numbers or arrays; `correct` may be a sum of fractions.
 
     scipy's `binomtest` gives the same numbers for one pair of whole numbers; tables need arrays and n = 0.
     """
@@ -35,7 +34,7 @@ def wilson(correct, n, level=0.95):
 
 
 def mean(values, level=0.95):
-    """Student's interval of the mean over facts of `values` (facts, ...); one fact gives no ends."""
+    """Student's interval of the mean over facts of `values` (facts, ...); a single fact gives NaN ends."""
     values = np.asarray(values, float)
     known = ~np.isnan(values)
     n = known.sum(0)

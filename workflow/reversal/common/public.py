@@ -1,4 +1,4 @@
-"""The names that a package offers, found in its modules when they are asked for.
+"""The public names of a package, imported from its modules on first use.
 
 So `from reversal.tracing import trace` works in a notebook, and a table is still made without importing PyTorch.
 """

@@ -1,11 +1,17 @@
-"""Check a configuration against the schema and tell what is wrong in one line: where, what it is, what is allowed."""
+"""Check a configuration and say in one line what is wrong: which file, which key, its value, and what is allowed.
+
+The schema (workflow/schemas/config.schema.yaml) checks single keys. Values that do not fit together are checked here.
+"""
 
 import difflib
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
+
+from .resolve import Objective, is_diffusion, is_made_here, resolve_models
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
     from yaml import CSafeLoader as SafeLoader
@@ -14,206 +20,234 @@ except ImportError:
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
-KEPT = ROOT / "paper/reference"
-LAYERED = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("edits", "layers"))  # settings that may name layers
+REFERENCE = ROOT / "paper/reference"
+LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
+# Settings of the sampler that only masks support, and their values for other noise.
+MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
+RENAMED = {
+    "spared_people": "control_people",
+    "spare": "protect",
+    "dose": "exposure",
+    "time": "time_conditioning",
+    "reads": "train_on",
+    "cut": "subword_dropout",
+    "record": "cuda_graphs",
+    "most_facts": "max_facts",
+    "most": "max_pairs",
+    "least_tokens": "min_answer_tokens",
+    "sought": "value_layers",
+    "cost": "tolerance",
+    "search": "optimization",
+    "kl_weight": "kl_factor",
+    "decay": "weight_decay",
+    "clamp": "clamp_norm_factor",
+    "threshold": "min_probability",
+    "edits": "rank_one_edits",
+    "rewriting": "finetuned_edits",
+    "random": "random_sites",
+    "unmasked": "partly_unmasked",
+    "training_rows": "second_moment_rows",
+    "lessons": "kinds",
+    "others": "neighbours",
+    "rehearsed": "replay",
+    "templates": "edit_templates",
+    "bar": "converged_below",
+    "bases": "include_bases",
+    "kept": "reference_runs",
+    "taught": "objective_runs",
+}
 
 
-def complaint(config, files):
-    """What is wrong with `config`, or None. `files` set it, the decisive ones first; the line names the one to mend."""
-    import jsonschema  # here, since jobs, which read what is above, may run where it is not
+def find_error(config, files):
+    """What is wrong with `config`, in one line, or None. `files` set it, the last applied first."""
+    import jsonschema  # here, since jobs, which use what is above, may run without it
 
     schema = yaml.load(SCHEMA.read_text(encoding="utf-8"), SafeLoader)
     errors = jsonschema.Draft202012Validator(schema).iter_errors(config)
     first = min(errors, key=lambda error: list(map(str, error.absolute_path)), default=None)
     if first is not None:
-        return _told(first, files)
-    return next((f"{_source(path, files)}: {line}" for path, line in _impossible(config)), None)
+        return _describe_schema_error(first, files)
+    return next((f"{_find_source(path, files)}: {line}" for path, line in _find_conflicts(config)), None)
 
 
-def _told(error, files):
+def _describe_schema_error(error, files):
     path = list(error.absolute_path)
     if error.validator == "additionalProperties":
         known = error.schema["properties"]
         stray = next(key for key in error.instance if key not in known)
+        source, place = _find_source([*path, stray], files), format_path([*path, stray])
+        if RENAMED.get(stray) in known:
+            return f"{source}: {place} is now called {format_path([*path, RENAMED[stray]])}; rename it"
         close = difflib.get_close_matches(str(stray), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
-        return f"{_source([*path, stray], files)}: {_dotted([*path, stray])} is not a key; {hint}"
+        return f"{source}: {place} is not a key; {hint}"
     if error.validator == "required":
         missing = next(key for key in error.validator_value if key not in error.instance)
         allowed = error.schema.get("properties", {}).get(missing, {}).get("description", "see config.yaml")
-        place = _dotted(path) or "the configuration"
-        return f"{_source(path, files)}: {place} has no {missing}; it needs one: {allowed}"
+        place = format_path(path) or "the configuration"
+        return f"{_find_source(path, files)}: {place} has no {missing}; it needs one: {allowed}"
     allowed = error.schema.get("description", error.message)
     if "propertyNames" in error.absolute_schema_path:
-        source = _source([*path, error.instance], files)
-        return f"{source}: {_dotted(path)} has the key {error.instance!r}; allowed: {allowed}"
-    place = _dotted(path) or "the configuration"
-    return f"{_source(path, files, error.instance)}: {place} is {error.instance!r}; allowed: {allowed}"
+        source = _find_source([*path, error.instance], files)
+        return f"{source}: {format_path(path)} has the key {error.instance!r}; allowed: {allowed}"
+    place = format_path(path) or "the configuration"
+    return f"{_find_source(path, files, error.instance)}: {place} is {error.instance!r}; allowed: {allowed}"
 
 
-def _impossible(config):
-    """What a schema cannot say: values that do not fit together, as (path, line)."""
+def _find_conflicts(config):
+    """What a schema cannot express: values that do not fit together, as (path, line)."""
     network = config["network"]
     if network["width"] % (2 * network["heads"]):
-        even = f"network.width is {network['width']}; allowed: a multiple of twice network.heads ({network['heads']})"
-        yield ["network", "width"], even
-    for name, model in config["models"].items():
-        yield from _absent(name, model)
-        yield from _too_wide(config, name, model)
-        yield from _meaningless(config, name, model)
-    known, untrained = config["data"]["source"] == "pairs", config["training"] == "none"
-    if known and not untrained:
-        yield ["training"], "training is a recipe; allowed: none, when data.source is pairs: the bases are asked"
-    if untrained and not known:
-        yield (
-            ["training"],
-            "training is 'none'; allowed: a recipe, unless data.source is pairs: the rest tells what was taught",
-        )
-    for place, recipe in (
-        (["training"], {} if untrained else config["training"]),
-        (["pretraining", "recipe"], config["pretraining"]["recipe"]),
-    ):
-        if recipe.get("adapter") and (recipe.get("compile") or place != ["training"]):
-            allowed = "null, when compile is true" if place == ["training"] else "null; a base is trained whole"
-            yield [*place, "adapter"], f"{_dotted([*place, 'adapter'])} is {recipe['adapter']}; allowed: {allowed}"
-    if config["sampling"]["remasking"] != "none" and config["sampling"]["order"] == "random":
+        allowed = f"a multiple of twice network.heads ({network['heads']})"
+        yield ["network", "width"], f"network.width is {network['width']}; allowed: {allowed}"
+    for name, model in resolve_models(config).items():
+        yield from _find_missing_folder(name, model)
+        yield from _find_size_conflicts(config, name, model)
+        yield from _find_objective_conflicts(config, name, model)
+        yield from find_missing_layers(config, name, _read_depth(model))
+    yield from _find_recipe_conflicts(config)
+    sampling = config["sampling"]
+    if sampling["remasking"] != "none" and sampling["order"] == "random":
         yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
-    steps, traced = config["sampling"]["steps"], config["tracing"]["sampling_steps"]
-    if traced not in steps and any(m["family"] == "diffusion" for m in config["models"].values()):
+    steps, traced = sampling["steps"], config["tracing"]["sampling_steps"]
+    if traced not in steps and any(map(is_diffusion, config["models"].values())):
         allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
-    for section, name in LAYERED:
-        yield from _too_deep(config, section, name)
-    protected = config["data"]["source"] == "generated" and config["data"]["generated"]["control_people"]
+    has_control = config["data"]["source"] == "generated" and config["data"]["generated"]["control_people"]
     for i, group in enumerate(config["finetuned_edits"]["groups"]):
-        if group.endswith("_spared") and not protected:
-            allowed = "only with data.source generated and control_people, whose subject an objective can protect"
-            yield ["rewriting", "groups", i], f"finetuned_edits.groups[{i}] is {group!r}; allowed: {allowed}"
-    for path in _unbounded(config):
-        yield path, f"{_dotted(path)} is no number; allowed: a finite one"
-    kept = sorted(file.parent.name for file in KEPT.glob("*/numbers.json"))
-    for i, name in enumerate(config["paper"]["kept"]):
-        if name not in kept:
-            allowed = f"runs kept with their numbers: {', '.join(kept)}"
-            yield ["paper", "kept", i], f"paper.kept[{i}] is {name!r}; allowed: {allowed}"
+        if group.endswith("_control") and not has_control:
+            place = ["finetuned_edits", "groups", i]
+            allowed = "only with data.source generated and control_people above 0"
+            yield place, f"{format_path(place)} is {group!r}; allowed: {allowed}"
+    for path in _find_infinite_numbers(config):
+        yield path, f"{format_path(path)} is no number; allowed: a finite one"
+    runs = sorted(file.parent.name for file in REFERENCE.glob("*/numbers.json"))
+    for i, run in enumerate(config["paper"]["reference_runs"]):
+        if run not in runs:
+            place = ["paper", "reference_runs", i]
+            yield place, f"{format_path(place)} is {run!r}; allowed: runs in paper/reference: {', '.join(runs)}"
 
 
-def _too_deep(config, section, of):
-    """Layers that a model lacks; how many it has is known of networks made here and of those in a folder here."""
-    layers = config[section][of]
-    for name, model in config["models"].items() if isinstance(layers, list) else ():
-        made_here = model["base"] in ("pretrain", "scratch")
-        depth = (config["network"] | model.get("network", {}))["layers"] if made_here else math.inf
-        file = Path(model["folder"]) / "config.json" if model["base"] == "folder" else None
-        if file and file.is_file():
-            depth = json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf)
-        for i, layer in enumerate(layers):
+def _find_recipe_conflicts(config):
+    """Training where there is nothing to train on, or none where it is needed; adapters where they cannot be."""
+    pairs, untrained = config["data"]["source"] == "pairs", config["training"] == "none"
+    if pairs and not untrained:
+        yield ["training"], "training is a recipe; allowed: none, when data.source is pairs: the bases are tested"
+    if untrained and not pairs:
+        yield ["training"], "training is 'none'; allowed: a recipe, unless data.source is pairs"
+    recipes = [(["pretraining", "recipe"], config["pretraining"]["recipe"], "null; a base is trained whole")]
+    if not untrained and config["training"].get("compile"):
+        recipes.append((["training"], config["training"], "null, when compile is true"))
+    for place, recipe, allowed in recipes:
+        if recipe.get("adapter"):
+            line = f"{format_path([*place, 'adapter'])} is {recipe['adapter']}; allowed: {allowed}"
+            yield [*place, "adapter"], line
+
+
+def find_missing_layers(config, name, depth):
+    """Layers named in the configuration that the model `name`, with `depth` layers, does not have: (path, line)."""
+    for section, key in LAYER_SETTINGS:
+        layers = config[section][key]
+        for i, layer in enumerate(layers if isinstance(layers, list) else ()):
             if layer >= depth:
-                place = [section, of, i]
-                yield place, f"{_dotted(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
+                place = [section, key, i]
+                yield place, f"{format_path(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
 
 
-def _unbounded(value, path=()):
-    """The places of numbers that are none, or without bound: YAML has them, and no comparison refuses them."""
+def _read_depth(model):
+    """How many layers a model has, as far as that is known before its base is made; infinity otherwise."""
+    if is_made_here(model):
+        return model["network"]["layers"]
+    file = Path(model["source"].get("folder") or "") / "config.json"
+    known = model["base"] == "folder" and file.is_file()
+    return json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf) if known else math.inf
+
+
+def _find_infinite_numbers(value, path=()):
+    """Paths of NaN and infinite numbers, which YAML can write and no comparison rejects."""
     if isinstance(value, float) and not math.isfinite(value):
         yield list(path)
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
-        yield from _unbounded(part, (*path, key))
+        yield from _find_infinite_numbers(part, (*path, key))
 
 
-def _absent(name, model):
-    """A folder that is to be a model's, and is not there."""
-    place = ["models", name, "folder"] if model["base"] == "folder" else ["models", name, model["base"], "folder"]
-    folder = model.get("folder") if model["base"] == "folder" else model.get(model["base"], {}).get("folder")
+def _find_missing_folder(name, model):
+    """A model's folder that does not exist."""
+    place = ["models", name, *([] if model["base"] == "folder" else [model["base"]]), "folder"]
+    folder = model["source"].get("folder")
     if folder and not Path(folder).is_dir():
-        yield place, f"{_dotted(place)} is {folder!r}; allowed: a folder that is there"
+        yield place, f"{format_path(place)} is {folder!r}; allowed: a folder that exists"
 
 
-def _too_wide(config, name, model):
-    """A canvas or a width that a model cannot have, or on which it could recall nothing."""
-    canvas_at = ["models", name, "canvas"] if "canvas" in model else ["sampling", "canvas"]
-    own = model.get("training", {})
-    width_at = ["models", name, "training", "width"] if "width" in own else ["training", "width"]
-    canvas = model.get("canvas", config["sampling"]["canvas"])
-    width = (({} if config["training"] == "none" else config["training"]) | own).get("width", 0)
-    made_here = model["base"] in ("pretrain", "scratch")
-    context = (config["network"] | model.get("network", {}))["context"] if made_here else math.inf
-    least, most = width if isinstance(width, list) else (width, width)
+def _find_size_conflicts(config, name, model):
+    """A canvas or a training width that the model's context rules out, or on which it could recall nothing."""
+    given, canvas = config["models"][name], model["canvas"]
+    canvas_at = ["models", name, "canvas"] if "canvas" in given else ["sampling", "canvas"]
+    width_at = ["models", name, "training", "width"] if "width" in given.get("training", {}) else ["training", "width"]
+    context = model["network"]["context"] if is_made_here(model) else math.inf
     if canvas > context:
-        yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: up to network.context {context}"
-    if model["family"] == "autoregressive":  # its padding teaches nothing
+        yield canvas_at, f"{format_path(canvas_at)} is {canvas}; allowed: up to network.context {context}"
+    if not is_diffusion(model):  # its padding is not trained on
         return
     for i, length in enumerate(config["keyvalue"]["prefixes"]["lengths"]):
         if length > canvas:
             place = ["keyvalue", "prefixes", "lengths", i]
-            yield place, f"{_dotted(place)} is {length}; allowed: up to the canvas of {name} ({canvas})"
+            yield place, f"{format_path(place)} is {length}; allowed: up to the canvas of {name} ({canvas})"
+    width = (model["training"] or {}).get("width", 0)
+    least, most = width if isinstance(width, list) else (width, width)
     if least > most or most > context:
-        allowed = "the least number of tokens before the most" if least > most else f"up to network.context {context}"
-        yield width_at, f"{_dotted(width_at)} is {width}; allowed: {allowed}"
+        allowed = "the smaller number before the larger" if least > most else f"up to network.context {context}"
+        yield width_at, f"{format_path(width_at)} is {width}; allowed: {allowed}"
     if 0 < most < canvas:
-        allowed = f"up to {_dotted(width_at)} ({most}), since a wider canvas than it was trained on wrecks recall"
-        yield canvas_at, f"{_dotted(canvas_at)} is {canvas}; allowed: {allowed}"
+        allowed = f"up to {format_path(width_at)} ({most}), since a canvas wider than in training wrecks recall"
+        yield canvas_at, f"{format_path(canvas_at)} is {canvas}; allowed: {allowed}"
 
 
-def _meaningless(config, name, model):
-    """Parts of an objective that mean nothing together, or for the model's family, base or data."""
-    aim = model.get("objective", {})
-    noise, protect = aim.get("noise", "mask"), aim.get("protect", "none")
-    wanted = {}
-    if model["family"] == "autoregressive":
-        wanted |= dict.fromkeys(("noise", "rate", "time"), "for diffusion alone: an autoregressive model has no noise")
-        if protect == "subject_given_object":
-            wanted["protect"] = "none, subject or prompt for an autoregressive model, which never sees the object first"
-    if noise == "gaussian" and aim.get("time_conditioning", "none") == "none":
-        wanted["noise"] = (
-            "gaussian only with time_conditioning: embedded, since noise of unknown size can not be taken away"
-        )
-    if noise != "mask" and model["base"] not in ("pretrain", "scratch"):
-        wanted["noise"] = f"mask for a base from {model['base']}: other noise needs a base pretrained with it"
-    if protect == "none":
-        wanted |= dict.fromkeys(("people", "exposure"), "only where something is protected")
-    for key, only in MASKS_ALONE.items() if noise != "mask" else ():
-        if config["sampling"][key] != only:
-            told = "null" if only is None else only
-            line = f"sampling.{key} is {config['sampling'][key]!r}; allowed: {told}, since {name} has {noise} noise"
+def _find_objective_conflicts(config, name, model):
+    """Parts of an objective that mean nothing together, or not for the model's family, base or data."""
+    objective, defaults, allowed = model["objective"], asdict(Objective()), {}
+    if not is_diffusion(model):
+        message = "for diffusion models only: an autoregressive model has no noise"
+        allowed |= dict.fromkeys(("noise", "rate", "time_conditioning"), message)
+        if objective["protect"] == "subject_given_object":
+            allowed["protect"] = "none, subject or prompt for an autoregressive model, which sees no object first"
+    noise = objective["noise"]
+    if noise == "gaussian" and objective["time_conditioning"] == "none":
+        allowed["noise"] = "gaussian only with time_conditioning: embedded, since the network must know the noise level"
+    if noise != "mask" and not is_made_here(model):
+        allowed["noise"] = f"mask for a base from {model['base']}: other noise needs a base pretrained with it"
+    if objective["protect"] == "none":
+        allowed |= dict.fromkeys(("people", "exposure"), "only where something is protected")
+    for key, value in MASK_ONLY_SAMPLING.items() if noise != "mask" else ():
+        if config["sampling"][key] != value:
+            shown = "null" if value is None else value
+            line = f"sampling.{key} is {config['sampling'][key]!r}; allowed: {shown}, since {name} has {noise} noise"
             yield ["sampling", key], line
-    for key, allowed in wanted.items():
-        if aim.get(key, _PLAIN[key]) != _PLAIN[key]:
+    for key, message in allowed.items():
+        if objective[key] != defaults[key]:
             place = ["models", name, "objective", key]
-            yield place, f"{_dotted(place)} is {aim[key]!r}; allowed: {allowed}"
-    if "mentions" in model.get("train_on", ()) and config["data"]["source"] != "generated":
+            yield place, f"{format_path(place)} is {objective[key]!r}; allowed: {message}"
+    if "mentions" in model["train_on"] and config["data"]["source"] != "generated":
         place = ["models", name, "train_on"]
-        yield place, f"{_dotted(place)} has mentions; allowed: with data.source generated, whose templates they need"
-    if "network" in model and model["base"] not in ("pretrain", "scratch"):
+        yield place, f"{format_path(place)} has mentions; allowed: with data.source generated, which has their templates"
+    if "network" in config["models"][name] and not is_made_here(model):
         yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"
 
 
-# Choices of the sampler that only masks leave, and what they are for other noise.
-MASKS_ALONE = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
-_PLAIN = {
-    "noise": "mask",
-    "rate": "uniform",
-    "time_conditioning": "none",
-    "protect": "none",
-    "people": "all",
-    "exposure": 0,
-}
-
-
-def _dotted(path):
-    """A place in the configuration as one writes it: sampling.steps[2]."""
+def format_path(path):
+    """A path in the configuration as a user writes it: sampling.steps[2]."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def _source(path, files, value=None):
-    """The decisive file that sets the key at `path` (to `value`, if one is given), or else the command line."""
+def _find_source(path, files, value=None):
+    """The file that sets the key at `path` (to `value`, if one is given), or else the command line."""
     for file in files:
-        found = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+        part = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
         try:
-            for part in path:
-                found = found[part]
+            for key in path:
+                part = part[key]
         except (KeyError, IndexError, TypeError):
             continue
-        return file if value is None or found == value else "--config"
+        return file if value is None or part == value else "--config"
     return "--config"

@@ -1,4 +1,4 @@
-"""What a study needs of the machine that it runs on: GPUs where it counts on them, and room for its models."""
+"""What a study needs of the machine it runs on: GPUs, if its profile asks for them, and disk space for its models."""
 
 import json
 import math
@@ -8,102 +8,102 @@ import sys
 from pathlib import Path
 
 from ..common.errors import UserError
+from .resolve import is_made_here, resolve_models
 
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
-SNAPSHOTS = 2  # that a training keeps: weights and two moments each
+CHECKPOINTS = 2  # kept of each training: weights and two moments
 
 
-def require_gpus(limit, processes, there):
-    """Refuse a run whose jobs take turns on `limit` GPUs, where `there` are none, or fewer than a training's."""
-    if limit and not there:
+def require_gpus(limit, processes, available):
+    """Raise an error if jobs share `limit` GPUs and fewer are `available`, or than one training needs."""
+    if limit and not available:
         raise UserError(
-            f"jobs are to share {limit} GPU (--resources gpu={limit}, as profiles/gpu has it), but PyTorch sees none "
-            "here; leave that profile out to run on the processor"
+            f"jobs share {limit} GPU (--resources gpu={limit}, as in profiles/gpu), but PyTorch finds none here; run "
+            "without that profile to use the CPU"
         )
-    if limit and processes > min(limit, there):
+    if limit and processes > min(limit, available):
         raise UserError(
-            f"training_processes is {processes}; allowed: up to {min(limit, there)}, the GPUs here (--resources "
+            f"training_processes is {processes}; allowed: up to {min(limit, available)}, the GPUs here (--resources "
             f"gpu={limit})"
         )
 
 
-def gpus():
-    """How many GPUs PyTorch sees, asked in a process of its own, which takes seconds."""
-    told = subprocess.run([sys.executable, "-c", COUNT_GPUS], capture_output=True, text=True, check=False)
-    return int(told.stdout) if told.returncode == 0 else 0
+def count_gpus():
+    """How many GPUs PyTorch finds, in a process of its own: importing torch takes seconds."""
+    process = subprocess.run([sys.executable, "-c", COUNT_GPUS], capture_output=True, text=True, check=False)
+    return int(process.stdout) if process.returncode == 0 else 0
 
 
-def require_room(config, folder):
-    """Refuse a study whose models, as far as their sizes are known, do not fit beside what is in their `folder`."""
-    needed = missing(config, folder)
-    free = shutil.disk_usage(
-        next(part for part in (folder, *Path(folder).absolute().parents) if Path(part).exists())
-    ).free
+def require_disk_space(config, folder):
+    """Raise an error if the models that a study has still to make, as far as their sizes are known, do not fit."""
+    needed = count_missing_bytes(config, folder)
+    existing = next(part for part in (folder, *Path(folder).absolute().parents) if Path(part).exists())
+    free = shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
-            f"{folder}: the models still to be made need {_size(needed)}, and {_size(free)} are free; make room, or "
-            "ask for fewer models or seeds"
+            f"{folder}: the models still to be made need {_format_bytes(needed)}, but {_format_bytes(free)} are free; "
+            "free some space, or use fewer models or seeds"
         )
 
 
-def missing(config, folder):
-    """The bytes of the models that a study has still to make in a `folder`, and of one training's snapshots.
+def count_missing_bytes(config, folder):
+    """The bytes of the models that a study has still to make in `folder`, and of one training's checkpoints.
 
-    A base is kept in the precision it has, and so is what an adapter was merged into; other trainings leave float32.
-    Models whose size is not known before they are fetched count once their base is there.
+    A base is stored in its own precision, and so is a network with a merged adapter; other trainings leave float32.
+    Models whose size is unknown before the download count once their base is there.
     """
-    whole = snapshot = 0
-    for name in config["models"]:
-        numbers, stored = _sizes(config, name, folder)
-        whole += 0 if _base(folder, name) else stored
-        if config["training"] == "none":  # the bases are linked
+    total = checkpoints = 0
+    for name, model in resolve_models(config).items():
+        parameters, stored = _measure_model(name, model, folder)
+        total += 0 if _find_base(folder, name) else stored
+        if model["training"] is None:  # the bases are linked
             continue
-        left = [seed for seed in config["seeds"] if not (Path(folder) / name / f"seed_{seed}").exists()]
-        adapted = (config["training"] | config["models"][name].get("training", {})).get("adapter")
-        whole += len(left) * (stored if adapted else 4 * numbers)
-        if left and not adapted:
-            snapshot = max(snapshot, 3 * SNAPSHOTS * 4 * numbers)
-    return whole + snapshot
+        missing = [seed for seed in config["seeds"] if not (Path(folder) / name / f"seed_{seed}").exists()]
+        adapter = model["training"].get("adapter")
+        total += len(missing) * (stored if adapter else 4 * parameters)
+        if missing and not adapter:
+            checkpoints = max(checkpoints, 3 * CHECKPOINTS * 4 * parameters)
+    return total + checkpoints
 
 
-def _sizes(config, name, folder):
-    """How many numbers a model has, and the bytes of its base; zeros where that is not known yet."""
-    model = config["models"][name]
-    if made := _base(folder, name):
-        return _tensors(made.glob("*.safetensors"))
-    if model["base"] in ("pretrain", "scratch"):
-        shape = config["network"] | model.get("network", {})
+def _measure_model(name, model, folder):
+    """The number of parameters of a model, and the bytes of its base; zeros where that is unknown yet."""
+    if base := _find_base(folder, name):
+        return _measure_tensors(base.glob("*.safetensors"))
+    if is_made_here(model):
+        shape = model["network"]
         width, mlp = shape["width"], shape["mlp"]
-        numbers = shape["layers"] * (4 * width**2 + 3 * width * mlp) + 2 * shape["vocabulary"] * width
-        return numbers, 4 * numbers
-    told = model if model["base"] == "folder" else model[model["base"]]
-    if "folder" in told:
-        return _tensors(Path(told["folder"]).glob("*.safetensors"))
-    numbers, _ = _tensors([Path(told["weights"]["path"])] if "path" in told.get("weights", {}) else [])
-    return numbers, 4 * numbers  # lit-gpt's files become float32
+        parameters = shape["layers"] * (4 * width**2 + 3 * width * mlp) + 2 * shape["vocabulary"] * width
+        return parameters, 4 * parameters
+    source = model["source"]
+    if source.get("folder"):
+        return _measure_tensors(Path(source["folder"]).glob("*.safetensors"))
+    weights = source.get("weights", {})
+    parameters, _ = _measure_tensors([Path(weights["path"])] if "path" in weights else [])
+    return parameters, 4 * parameters  # lit-gpt's files become float32
 
 
-def _base(folder, name):
-    """Where a model's base is, or None."""
+def _find_base(folder, name):
+    """The folder of a model's base, or None."""
     base = Path(folder) / name / "base"
     return base if base.exists() else None
 
 
-def _tensors(files):
-    """The numbers in safetensors files, by their headers, and their bytes; a file without one is left to its reader."""
-    numbers = stored = 0
+def _measure_tensors(files):
+    """The number of values in safetensors files, and their bytes, from the headers; unreadable files count nothing."""
+    count = stored = 0
     for file in files:
         try:
             with file.open("rb") as stream:
                 header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
             tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
-            numbers += sum(math.prod(tensor["shape"]) for tensor in tensors)
+            count += sum(math.prod(tensor["shape"]) for tensor in tensors)
             stored += sum(tensor["data_offsets"][1] - tensor["data_offsets"][0] for tensor in tensors)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
             continue
-    return numbers, stored
+    return count, stored
 
 
-def _size(count):
+def _format_bytes(count):
     unit = next(power for power in (3, 2, 1, 0) if count >= 1024**power or not power)
     return f"{count / 1024**unit:.1f} {['bytes', 'KiB', 'MiB', 'GiB'][unit]}"

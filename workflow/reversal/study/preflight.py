@@ -1,4 +1,8 @@
-"""What later stages need of a study's rows and of a base: measured and told before anything is trained. No network."""
+"""Check, before anything is trained, what later stages need of a study's rows and of each base.
+
+`measure_rows` counts tokens, facts, templates and answers with a model's tokenizer; it runs as a job and leaves a JSON
+file. `require_feasible` compares that with the configuration and raises one line that names the fix. No network is run.
+"""
 
 import math
 from pathlib import Path
@@ -7,139 +11,140 @@ from tokenizers import Tokenizer
 
 from ..common.errors import UserError
 from ..data import facts
-from ..models import spelling
+from ..models import tokens
 from ..models.folders import read_json
-from . import configuration
+from .configuration import find_missing_layers
+from .resolve import is_diffusion, resolve_models
 
-FIELDS = ("longest", "shortest", "probed", "cut", "asked")  # of what is measured
-SEVERAL = 4  # facts: rewriting compares one and its donor with two others
+FIELDS = ("longest_row", "shortest_prompt", "longest_probe", "supports_subword_dropout", "splits")
+MIN_EDIT_FACTS = 4  # a fine-tuned edit compares a fact and its target with two others at least
 
 
-def measure(tokenizer, files, prompts=()):
-    """What the rows in `files` are like by a tokenizer.json, as JSON.
+def measure_rows(tokenizer, files, prompts=()):
+    """What the rows in `files`, and the probe's `prompts`, are like under a tokenizer.json, as JSON with FIELDS.
 
-    In tokens, the `longest` row with where it is, the `shortest` prompt, and the longest of the `prompts` to be
-    `probed` with; whether tokens can be `cut`; and what is `asked`, by the names of the files: how many facts,
-    templates and answers, and a `brief` subject, of one word.
+    Lengths are in tokens. `splits` has for each file, by its name, the number of facts, templates and distinct answers,
+    and a `one_word_subject`, if there is one.
     """
-    reader = Tokenizer.from_file(str(tokenizer))
-    longest, shortest, asked = (0, "", 0), math.inf, {}
+    tokenizer = Tokenizer.from_file(str(tokenizer))
+    longest, shortest, splits = (0, "", 0), math.inf, {}
     for file in map(str, files):
-        rows = [facts.closed(row) for row in facts.read(file)]
+        rows = [facts.add_full_stop(row) for row in facts.read(file)]
         if not rows:
-            raise UserError(f"{file}: no row in it; every test asks something")
-        asked[Path(file).stem] = {
-            **{"facts": _distinct(rows, "fact"), "templates": _distinct(rows, "template")},
-            "answers": _distinct(rows, "answer_text"),
-            "brief": next((row.subject_text for row in rows if len(row.subject_text.split()) < 2), None),
+            raise UserError(f"{file}: the file has no rows; every test split needs some")
+        splits[Path(file).stem] = {
+            "facts": _count_distinct(rows, "fact"),
+            "templates": _count_distinct(rows, "template"),
+            "answers": _count_distinct(rows, "answer_text"),
+            "one_word_subject": next((row.subject_text for row in rows if len(row.subject_text.split()) < 2), None),
         }
         for line, row in enumerate(rows, 1):
-            coded = reader.encode(row.text)
-            for first, end in (row.subject, [len(row.prompt) + place for place in row.answer]):
-                spelling.token_range(row.text, coded.offsets, (first, end))
-            longest = max(longest, (len(coded.ids), file, line))
-            shortest = min(shortest, len(reader.encode(row.prompt).ids))
+            encoding = tokenizer.encode(row.text)
+            for span in (row.subject, tuple(len(row.prompt) + end for end in row.answer)):
+                tokens.token_range(row.text, encoding.offsets, span)
+            longest = max(longest, (len(encoding.ids), file, line))
+            shortest = min(shortest, len(tokenizer.encode(row.prompt).ids))
     tokens, file, line = longest
     return {
-        "longest": {"tokens": tokens, "file": file, "line": line},
-        "shortest": None if math.isinf(shortest) else shortest,
-        "probed": max(([len(reader.encode(prompt).ids), prompt] for prompt in prompts), default=[0, ""]),
-        "cut": spelling.can_cut(reader.model),
-        "asked": asked,
+        "longest_row": {"tokens": tokens, "file": file, "line": line},
+        "shortest_prompt": None if math.isinf(shortest) else shortest,
+        "longest_probe": max(([len(tokenizer.encode(prompt).ids), prompt] for prompt in prompts), default=[0, ""]),
+        "supports_subword_dropout": tokens.supports_subword_dropout(tokenizer.model),
+        "splits": splits,
     }
 
 
-def _distinct(rows, field):
+def _count_distinct(rows, field):
     return len({getattr(row, field) for row in rows})
 
 
-def require(measured, config, model, base=None):
-    """Refuse what a study's `config` asks of a `model` and later stages could not do.
+def require_feasible(measured, config, name, base=None):
+    """Raise the first reason why the model `name` cannot be taken through a study's stages.
 
-    The rows are as `measured`; `base` is the folder of its base, where that is there.
+    The rows are as `measure_rows` says; `base` is the folder of the model's base, where it exists already.
     """
-    for complaint in _complaints(measured, config, model, base):
-        raise UserError(complaint)
+    model = resolve_models(config)[name]
+    for error in _find_errors(measured, config, name, model, base):
+        raise UserError(error)
 
 
-def _complaints(measured, config, model, base):
-    own = config["models"][model]
-    diffusion = own["family"] == "diffusion"
-    canvas = own.get("canvas", config["sampling"]["canvas"])
-    longest = measured["longest"]
-    if longest["tokens"] > canvas:
+def _find_errors(measured, config, name, model, base):
+    canvas, row = model["canvas"], measured["longest_row"]
+    if row["tokens"] > canvas:
         yield (
-            f"{longest['file']}:{longest['line']} and its answer have {longest['tokens']} tokens, more than any other "
-            f"row; the canvas of {model} has {canvas}: set sampling.canvas, or models.{model}.canvas for this model "
-            f"alone, to {longest['tokens']} or a little more"
+            f"{row['file']}:{row['line']} needs {row['tokens']} tokens with its answer, but the canvas of {name} has "
+            f"{canvas}; set sampling.canvas, or models.{name}.canvas for this model alone, to at least {row['tokens']}"
         )
-    probed, prompt = measured["probed"]
-    if diffusion and probed >= canvas and config["data"]["source"] != "pairs":
+    if is_diffusion(model):
+        yield from _find_sampling_errors(measured, config, name, canvas)
+    dropout = (model["training"] or {}).get("subword_dropout")
+    if dropout and not measured["supports_subword_dropout"]:
         yield (
-            f"the prompt {prompt!r} has {probed} tokens; the canvas of {model} has {canvas}: give shorter ones in "
-            "probe.file, or a wider canvas"
+            f"training.subword_dropout is {dropout}; allowed: 0 for {name}, whose tokenizer spells parts of words "
+            "differently from whole words"
+        )
+    yield from _find_edit_errors(measured["splits"], config)
+    if base:
+        yield from _find_base_errors(read_json(Path(base) / "config.json"), config, name, model)
+
+
+def _find_sampling_errors(measured, config, name, canvas):
+    """Probes that leave no room on a diffusion model's canvas, and too few steps for the sampler's blocks."""
+    tokens, prompt = measured["longest_probe"]
+    if tokens >= canvas and config["data"]["source"] != "pairs":
+        yield (
+            f"the probe's prompt {prompt!r} has {tokens} tokens, but the canvas of {name} has {canvas}; use shorter "
+            "prompts in probe.file, or a wider canvas"
         )
     block, steps = config["sampling"]["block"], min(config["sampling"]["steps"])
-    if diffusion and block and (blocks := -(-(canvas - measured["shortest"]) // block)) > steps:
+    blocks = -(-(canvas - measured["shortest_prompt"]) // block) if block else 0
+    if blocks > steps:
         yield (
-            f"sampling.steps has {steps}; allowed: from {blocks} up, since the shortest prompt leaves {model} so many "
+            f"sampling.steps has {steps}; allowed: from {blocks} up, since the shortest prompt leaves {name} {blocks} "
             f"blocks of {block} tokens"
         )
-    recipe = {} if config["training"] == "none" else config["training"] | own.get("training", {})
-    if recipe.get("subword_dropout") and not measured["subword_dropout"]:
-        yield (
-            f"training.subword_dropout is {recipe['subword_dropout']}; allowed: 0 for {model}, whose tokenizer spells the pieces of words apart"
-        )
-    yield from _of_facts(measured["asked"], config)
-    if base:
-        yield from _of_base(read_json(Path(base) / "config.json"), config, model)
 
 
-def _of_facts(asked, config):
-    """What rewriting and edits cannot do with the facts of a split."""
-    rewriting = config["finetuned_edits"]
-    known = config["data"]["source"] == "pairs"
-    groups = ["known"] if known else rewriting["groups"]
-    rewritten = _splits(groups if rewriting["max_facts"] != 0 else [])
-    for split in rewritten:
-        if asked[split]["facts"] < SEVERAL:
+def _find_edit_errors(splits, config):
+    """What fine-tuned and rank-one edits cannot do with the facts of a split."""
+    edits, knows_facts = config["finetuned_edits"], config["data"]["source"] == "pairs"
+    groups = ["known"] if knows_facts else edits["groups"]
+    finetuned = _list_splits(groups if edits["max_facts"] != 0 else [])
+    for split in finetuned:
+        measured = splits[split]
+        if measured["facts"] < MIN_EDIT_FACTS:
             yield (
-                f"{split} asks about {asked[split]['facts']} facts; rewriting takes {SEVERAL} at least: a fact, its "
-                "donor and two others (more people, or finetuned_edits.max_facts: 0)"
+                f"{split} has {measured['facts']} facts; fine-tuned edits need {MIN_EDIT_FACTS} at least: a fact, its "
+                "target and two others; add people, or set finetuned_edits.max_facts to 0"
             )
-        if asked[split]["templates"] < 2:
+        if measured["templates"] < 2:
             yield (
-                f"{split} asks with one template; rewriting teaches with some and asks with others: two at least, or "
-                "finetuned_edits.max_facts: 0"
+                f"{split} has one template; fine-tuned edits train with some and test with others; add a template, or "
+                "set finetuned_edits.max_facts to 0"
             )
-        if "teach" in rewriting["lessons"] and asked[split]["brief"]:
+        if "insert" in edits["kinds"] and measured["one_word_subject"]:
             yield (
-                f"{asked[split]['brief']!r} is one word; a subject nobody has is made of two halves: leave teach out "
-                "of finetuned_edits.lessons"
+                f"{measured['one_word_subject']!r} is one word, but an invented subject is made of two halves; remove "
+                "insert from finetuned_edits.kinds"
             )
-    for split in [*rewritten, *_splits(["known"] if known else ["both", "p2d"])]:
-        if asked[split]["answers"] < 2:
-            yield f"all facts of {split} have one answer; an edit gives a fact another's"
+    for split in [*finetuned, *_list_splits(["known"] if knows_facts else ["both", "p2d"])]:
+        if splits[split]["answers"] < 2:
+            yield f"all facts of {split} have the same answer; an edit gives a fact the answer of another"
 
 
-def _splits(groups):
-    return [split for group in groups for split in facts.both_ways(group)]
+def _list_splits(groups):
+    return [split for group in groups for split in facts.select_splits(group)]
 
 
-def _of_base(shape, config, model):
+def _find_base_errors(shape, config, name, model):
     """What a base's own config.json rules out."""
-    depth = shape.get("num_hidden_layers", math.inf)
-    for section, name in configuration.LAYERED:
-        layers = config[section][name]
-        for layer in layers if isinstance(layers, list) else ():
-            if layer >= depth:
-                yield f"{section}.{name} has {layer}; allowed: up to {depth - 1}, the last layer of {model}"
-    noise, aim = shape.get("noise", "mask"), config["models"][model].get("objective", {}).get("noise", "mask")
-    if noise != aim:
+    yield from (line for _, line in find_missing_layers(config, name, shape.get("num_hidden_layers", math.inf)))
+    trained, wanted = shape.get("noise", "mask"), model["objective"]["noise"]
+    if trained != wanted:
         yield (
-            f"models.{model}.objective.noise is {aim!r}; allowed: {noise!r}, with which its base was pretrained (base: "
-            "pretrain makes others)"
+            f"models.{name}.objective.noise is {wanted!r}; allowed: {trained!r}, with which its base was pretrained "
+            "(base: pretrain makes others)"
         )
     precision, kind = config["tracing"]["precision"], shape.get("model_type")
     if precision != "float32" and kind not in ("llama", "qwen2"):
-        yield f"tracing.precision is {precision!r}; allowed: float32 for {model}, a {kind}"
+        yield f"tracing.precision is {precision!r}; allowed: float32 for {name}, a {kind}"

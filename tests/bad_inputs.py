@@ -1,10 +1,9 @@
-"""Mistakes that users make, and what they are told: `python -m docs.mistakes` writes docs/errors.md from them."""
+"""Inputs that users get wrong, each with the line that they should see: configurations, data, models, machines."""
 
 import copy
 import functools
 import json
 import tempfile
-import traceback
 from pathlib import Path
 from unittest import mock
 
@@ -12,73 +11,17 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from reversal.common.errors import UserError
 from reversal.data import berglund, facts, pairs
 from reversal.data import generated as generation
-from reversal.data import rows as own_rows
-from reversal.models import dream, folders, llada, network, smdm, tokens
-from reversal.paper import draft
-from reversal.study import configuration, machine, preflight
+from reversal.data import rows as user_rows
+from reversal.models import folders, network, smdm, tokens
+from reversal.models.layouts import LAYOUTS, LLADA
+from reversal.study import machine, preflight
 from reversal.training import adapters, loop
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests/golden/smdm"
 REMOVE = object()
-LIBRARY = ROOT / "workflow/reversal"
-CONFIGURATION, START, FIRST, TRAINING, LATE = STAGES = (
-    "reading the configuration",
-    "start",
-    "first jobs",
-    "training",
-    "later",
-)
-STAGES_TOLD = {
-    CONFIGURATION: "whenever Snakemake is called, a dry run included",
-    START: "when Snakemake begins to run a study, before its first job",
-    FIRST: "while data and bases are made, before anything is trained",
-    TRAINING: "on the machine that trains, before the first step; a loss that is not a number at its step",
-    LATE: "after a training, since it could not be known before",
-}
-NOTEBOOK = "in a notebook"  # a study would have been stopped earlier, by the configuration or by training/needs
-# {a module, or a module:function: the stage at which its mistakes are told}
-TOLD_BY = {
-    "common/batches.py": NOTEBOOK,
-    "common/download.py": FIRST,
-    "common/files.py": LATE,
-    "study/machine.py": START,
-    **dict.fromkeys(
-        (f"data/{name}.py" for name in ("berglund", "facts", "generated", "pairs", "rows", "templates")), FIRST
-    ),
-    "figures/read.py": LATE,
-    **dict.fromkeys(
-        (f"memory/{name}.py" for name in ("edit", "extract", "layers", "questions", "rewrite", "search")), NOTEBOOK
-    ),
-    "storage/prefixes.py": LATE,
-    **dict.fromkeys(
-        (f"models/{name}.py" for name in ("folders", "hub", "layouts", "shards", "smdm", "spelling", "tokens")), FIRST
-    ),
-    "models/network.py": TRAINING,
-    "paper/bibliography.py": START,
-    "paper/draft.py": START,
-    "paper/markdown.py": LATE,
-    "paper/post.py": LATE,
-    **dict.fromkeys((f"recall/{name}.py" for name in ("ask", "autoregressive", "noised", "sampling")), NOTEBOOK),
-    **dict.fromkeys((f"tracing/{name}.py" for name in ("engine", "prompt", "study", "time")), NOTEBOOK),
-    "tracing/engine.py:restore": LATE,
-    "training/adapters.py": TRAINING,
-    "training/bases.py": FIRST,
-    "training/loop.py": TRAINING,
-    "study/preflight.py": FIRST,
-}
-# Why these could not be told before a training.
-LATE_BECAUSE = {
-    "common/files.py": "a file was changed or damaged while the study ran",
-    "figures/read.py": "what the words of a figure can name, its drawing says",
-    "storage/prefixes.py": "which texts a model samples is known once it is trained",
-    "paper/markdown.py": "which sentences the post has is decided by the numbers",
-    "paper/post.py": "which sentences, figures and tables the post has is decided by the numbers",
-    "tracing/engine.py:restore": "whether numbers overflow in 16 bits is decided by the trained weights",
-}
 GPT2 = {"family": "autoregressive", "base": "hub"}
 PINNED = {"repo": "owner/name", "revision": "0" * 40, "files": {"model.safetensors": "0" * 64}}
 
@@ -89,7 +32,8 @@ CONFIGURATIONS = [
     (["study"], 7, "study is 7; allowed: a folder name"),
     (["container"], 7, "container is 7; allowed: an image for --sdm apptainer, or null"),
     (["stduy"], "x", "stduy is not a key; did you mean study?"),
-    (["paper", "kept"], ["larger"], "paper.kept[0] is 'larger'; allowed: runs kept with their numbers: published"),
+    (["tracing", "most_facts"], 3, "tracing.most_facts is now called tracing.max_facts; rename it"),
+    (["rewriting"], {}, "rewriting is now called finetuned_edits; rename it"),
     (["data", "source"], "wikipedia", "data.source is 'wikipedia'; allowed: generated, berglund, rows or pairs"),
     (["data", "generated", "people_per_group"], 0, "data.generated.people_per_group is 0; allowed: a whole number"),
     (
@@ -150,14 +94,18 @@ CONFIGURATIONS = [
     (
         ["models", "mdm", "objective", "protect"],
         "none",
-        "objective.people is 'protected'; allowed: only where something",
+        "objective.people is 'control'; allowed: only where something",
     ),
     (
         ["models", "mdm"],
         {"family": "diffusion", "base": "pretrain", "objective": {"noise": "gaussian"}},
         "models.mdm.objective.noise is 'gaussian'; allowed: gaussian only with time_conditioning: embedded",
     ),
-    (["models", "ar", "objective"], {"rate": 0.5}, "models.ar.objective.rate is 0.5; allowed: for diffusion alone"),
+    (
+        ["models", "ar", "objective"],
+        {"rate": 0.5},
+        "models.ar.objective.rate is 0.5; allowed: for diffusion models only",
+    ),
     (
         ["models", "ar", "train_on"],
         ["backwards"],
@@ -167,7 +115,11 @@ CONFIGURATIONS = [
     (["training"], "none", "training is 'none'; allowed: a recipe, unless data.source is pairs"),
     (["training"], "never", "training is 'never'; allowed: none, or how to train"),
     (["data", "source"], "pairs", "training is a recipe; allowed: none, when data.source is pairs"),
-    (["data", "pairs", "most"], 1, "data.pairs.most is 1; allowed: a whole number from 4 up, or null for all"),
+    (
+        ["data", "pairs", "max_pairs"],
+        1,
+        "data.pairs.max_pairs is 1; allowed: a whole number from 4 up, or null for all",
+    ),
     (["training", "adapter"], {"rank": 8}, "training.adapter has no alpha; it needs one: a number above 0"),
     (["training", "adapter"], 8, "training.adapter is 8; allowed: rank and alpha of an adapter, or null"),
     (
@@ -206,10 +158,10 @@ CONFIGURATIONS = [
     (
         ["training", "width"],
         [40, 22],
-        "training.width is [40, 22]; allowed: the least number of tokens before the most",
+        "training.width is [40, 22]; allowed: the smaller number before the larger",
     ),
     (["training", "width"], [22], "training.width is [22]; allowed: a whole number of tokens, two to draw from"),
-    (["training", "width"], 20, "sampling.canvas is 22; allowed: up to training.width (20), since a wider canvas"),
+    (["training", "width"], 20, "sampling.canvas is 22; allowed: up to training.width (20), since a canvas wider"),
     (["models", "mdm", "canvas"], 60, "models.mdm.canvas is 60; allowed: up to training.width (40), since"),
     (["training", "lr"], 0.1, "training.lr is not a key; known here: epochs"),
     (["training_processes"], 0, "training_processes is 0; allowed: a whole number from 1 up"),
@@ -225,18 +177,26 @@ CONFIGURATIONS = [
     (["keyvalue", "layers"], "last", "keyvalue.layers is 'last'; allowed: all, peak, or a list of layers from 0 up"),
     (["keyvalue", "layers"], [0, 40], "keyvalue.layers[1] is 40; allowed: up to 7, the last layer of mdm"),
     (["keyvalue", "value_layers"], [8], "keyvalue.value_layers[0] is 8; allowed: up to 7, the last layer of mdm"),
-    (["edits", "random"], -1, "rank_one_edits.random is -1; allowed: a whole number from 0 up"),
-    (["edits", "layers"], [8], "rank_one_edits.layers[0] is 8; allowed: up to 7, the last layer of mdm"),
+    (["rank_one_edits", "random_sites"], -1, "rank_one_edits.random_sites is -1; allowed: a whole number from 0 up"),
+    (["rank_one_edits", "layers"], [8], "rank_one_edits.layers[0] is 8; allowed: up to 7, the last layer of mdm"),
     (["tracing", "windows"], [], "tracing.windows is []; allowed: a list of different whole numbers from 1 up"),
     (["tracing", "time", "starts"], 1, "tracing.time.starts is 1; allowed: a whole number from 2 up"),
-    (["keyvalue", "search", "decay"], -1, "keyvalue.search.decay is -1; allowed: a number from 0 up"),
-    (["edits", "layers"], [-1], "rank_one_edits.layers is [-1]; allowed: all, peak, or a list of layers from 0 up"),
+    (
+        ["keyvalue", "optimization", "weight_decay"],
+        -1,
+        "keyvalue.optimization.weight_decay is -1; allowed: a number from 0 up",
+    ),
+    (
+        ["rank_one_edits", "layers"],
+        [-1],
+        "rank_one_edits.layers is [-1]; allowed: all, peak, or a list of layers from 0 up",
+    ),
     (
         ["tracing", "sampling_steps"],
         5,
         "tracing.sampling_steps is 5; allowed: one of sampling.steps (1, 2",
     ),
-    (["models", "mdm", "folder"], "nowhere", "models.mdm.folder is 'nowhere'; allowed: a folder that is there"),
+    (["models", "mdm", "folder"], "nowhere", "models.mdm.folder is 'nowhere'; allowed: a folder that exists"),
     (
         ["models", "small"],
         {"family": "diffusion", "base": "scratch", "network": {"layers": 2}},
@@ -276,7 +236,7 @@ def rows(folder, *lines, read=facts.read):
 def own(folder, changes):
     line = {"prompt": "Ann is", "completion": " tall.", "name": "Ann", "description": "tall"} | changes
     (folder / "rows.jsonl").write_text(json.dumps(line))
-    return own_rows.read_lines(folder / "rows.jsonl")
+    return user_rows.parse_file(folder / "rows.jsonl")
 
 
 def words(folder, name, content):
@@ -347,29 +307,29 @@ def published(folder, name="llada", *, size=318):
 def retold(folder, name="llada", **changes):
     told = json.loads((published(folder, name) / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps({key: value for key, value in told.items() if value is not REMOVE}))
-    (dream if name == "dream" else llada).load(folder)
+    LAYOUTS[name].load(folder)
 
 
 def maskless(folder):
     told = json.loads((published(folder, size=311) / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(told | {"eos_token_id": 0}))
-    llada.convert(folder / "base", folder=folder)
+    LLADA.convert(folder / "base", folder=folder)
 
 
 def without_shard(folder):
     (published(folder) / "model-00002-of-00002.safetensors").unlink()
-    llada.load(folder)
+    LLADA.load(folder)
 
 
 def without_index(folder):
     (published(folder / "net") / "model.safetensors.index.json").unlink()
-    llada.load(folder / "net")
+    LLADA.load(folder / "net")
 
 
 def with_tensors(folder, change):
     shard = published(folder) / "model-00002-of-00002.safetensors"
     save_file({name: change(tensor) for name, tensor in load_file(shard).items()}, shard)
-    llada.load(folder)
+    LLADA.load(folder)
 
 
 def reindexed(folder, change):
@@ -377,7 +337,7 @@ def reindexed(folder, change):
     told = json.loads(index.read_text())
     change(told["weight_map"])
     index.write_text(json.dumps(told))
-    llada.load(folder)
+    LLADA.load(folder)
 
 
 def family(folder, *lines, header="child,parent,parent_type"):
@@ -387,7 +347,7 @@ def family(folder, *lines, header="child,parent,parent_type"):
 
 
 def asked_about(found):
-    pairs.make(found, templates=ROOT / "data/templates", most=None, seed=1)
+    pairs.make(found, templates=ROOT / "data/templates", max_pairs=None, seed=1)
 
 
 def family_templates(folder, line):
@@ -445,42 +405,36 @@ def default():
     return yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
 
 
-ASKED = {"facts": 30, "templates": 10, "answers": 30, "brief": None}
-SPLITS = dict.fromkeys(facts.SPLITS, ASKED)
+SPLIT = {"facts": 30, "templates": 10, "answers": 30, "one_word_subject": None}
+SPLITS = dict.fromkeys(facts.SPLITS, SPLIT)
 LONGEST = {"tokens": 20, "file": "data/both_p2d.jsonl", "line": 7}
-MEASURED = {"longest": LONGEST, "shortest": 4, "probed": (9, "Two and two are"), "cut": True, "asked": SPLITS}
+MEASURED = {"longest_row": LONGEST, "shortest_prompt": 4, "longest_probe": (9, "Two and two are")}
+MEASURED |= {"supports_subword_dropout": True, "splits": SPLITS}
 
 
-def foreseen(keys=(), value=None, *, shape=None, **measured):
-    """What is told of the default study with a key changed, rows measured otherwise, a base of another shape."""
+def check_study(keys=(), value=None, *, shape=None, **measured):
+    """Check the default study with a key changed, rows measured otherwise, or a base of another shape."""
     config = changed(default(), keys, value) if keys else default()
     with tempfile.TemporaryDirectory() as base:
         (Path(base) / "config.json").write_text(
             json.dumps({"num_hidden_layers": 8, "model_type": "llama"} | (shape or {}))
         )
-        preflight.require(MEASURED | measured, config, "mdm", base)
+        preflight.require_feasible(MEASURED | measured, config, "mdm", base)
 
 
-def asked(**changes):
-    return {"asked": SPLITS | {"both_p2d": ASKED | changes}}
+def with_split(**changes):
+    return {"splits": SPLITS | {"both_p2d": SPLIT | changes}}
 
 
 def empty_test(folder):
     tokens.train_tokenizer(["a few words"], 300).save_pretrained(folder)
     (folder / "p2d_same.jsonl").write_text("")
-    preflight.measure(folder / "tokenizer.json", [folder / "p2d_same.jsonl"])
+    preflight.measure_rows(folder / "tokenizer.json", [folder / "p2d_same.jsonl"])
 
 
 def without_room(folder):
     with mock.patch("shutil.disk_usage", return_value=mock.Mock(free=2**20)):
-        machine.require_room(default(), folder / "models")
-
-
-def papered(folder, name, change):
-    for file in (ROOT / "paper").glob("*.*"):
-        text = file.read_text(encoding="utf-8")
-        (folder / file.name).write_text(change(text) if file.name == name else text, encoding="utf-8")
-    draft.require(folder, ["recall"])
+        machine.require_disk_space(default(), folder / "models")
 
 
 def without_peft(folder):
@@ -489,7 +443,7 @@ def without_peft(folder):
 
 
 def without_compiler(folder):
-    with mock.patch("shutil.which", return_value=None), loop._compiled(None, wanted=True):
+    with mock.patch("shutil.which", return_value=None), loop._compile_blocks(None, enabled=True):
         pass
 
 
@@ -498,14 +452,14 @@ NORM = "model.norm.weight"
 HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
 # (what is wrong, what makes it so, what the line says)
 FILES = [
-    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: no line in it; a list has"),
-    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; each"),
+    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: the file is empty; a list needs"),
+    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; remove"),
     ("a word list that is not there", lambda f: generation.read_words(f), "first_names.txt: No such file"),
     ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
     (
         "more people than names",
         lambda f: generated(people_per_group=10**6),
-        "3000000 people are asked for (three times data.generated.people_per_group), but first_names, ",
+        "3000000 people are needed (three times data.generated.people_per_group), but first_names, ",
     ),
     (
         "more templates than there are",
@@ -520,18 +474,18 @@ FILES = [
     (
         "a fact of no group",
         lambda f: rows(f, FACT | {"group": "d2d"}, read=facts.read_facts),
-        "rows.jsonl:1: group is 'd2d'; it is one of p2d, d2p, both",
+        "rows.jsonl:1: group is 'd2d'; it must be one of p2d, d2p, both",
     ),
     (
         "a fact twice",
         lambda f: rows(f, FACT, FACT, read=facts.read_facts),
-        "rows.jsonl:2: id 'p2d-00' is that of line 1; ids are unique",
+        "rows.jsonl:2: id 'p2d-00' is already on line 1; ids must be unique",
     ),
     ("a row of your own without its name", lambda f: own(f, {"name": ""}), "rows.jsonl:1: name is empty; every row"),
     (
         "a row of your own without its description",
         lambda f: own(f, {"description": "short"}),
-        "rows.jsonl:1: name and description are not there, one in each of prompt and completion; give subject and",
+        "rows.jsonl:1: name and description are not one in the prompt and one in the completion; give subject and",
     ),
     (
         "a row of your own that names its person twice",
@@ -541,48 +495,48 @@ FILES = [
     (
         "a row of your own whose spans miss the name",
         lambda f: own(f, {"subject": [0, 2], "answer": [1, 5]}),
-        "rows.jsonl:1: subject is 'An' and answer 'tall'; one of them is the name 'Ann'",
+        "rows.jsonl:1: subject is 'An' and answer 'tall'; one of them must be the name 'Ann'",
     ),
     (
         "a question of your own about someone who was not taught",
-        lambda f: own_rows.assemble([], own(f, {}), seed=1),
+        lambda f: user_rows.assemble([], own(f, {}), seed=1),
         "rows.jsonl:1: 'Ann' is in no training row",
     ),
     (
         "rows of your own that teach one person",
-        lambda f: own_rows.assemble(own(f, {}), own(f, {}), seed=1),
-        "0 people taught from description to person; every study needs two at least",
+        lambda f: user_rows.assemble(own(f, {}), own(f, {}), seed=1),
+        "0 people taught from description to person; a study needs at least two",
     ),
     (
         "a pair with an unknown kind of parent",
         lambda f: family(f, "Ann,Bob,uncle"),
-        "pairs.csv:2: parent_type is 'uncle'; it is one of mother, father",
+        "pairs.csv:2: parent_type is 'uncle'; it must be one of mother, father",
     ),
-    ("a pair with an empty name", lambda f: family(f, "Ann,,mother"), "pairs.csv:2: parent is empty; every pair has"),
+    ("a pair with an empty name", lambda f: family(f, "Ann,,mother"), "pairs.csv:2: parent is empty; every pair needs"),
     (
         "a pair told twice",
         lambda f: family(f, "ANN,Bea,mother", "Ann,Bea,mother"),
-        "pairs.csv:3: Ann and Bea are in line 2 too; a pair is told once",
+        "pairs.csv:3: Ann and Bea are already on line 2; list each pair once",
     ),
     (
         "pairs without a column",
         lambda f: family(f, "Ann,Bea", header="child,parent"),
-        "pairs.csv:1: no column parent_type in 'child,parent'; the columns are child, parent, parent_type, commas",
+        "pairs.csv:1: no column parent_type in 'child,parent'; the file needs child, parent, parent_type, comma",
     ),
     (
         "a child that is its own parent",
         lambda f: family(f, "Ann,Ann,mother"),
-        "pairs.csv:2: child and parent are both 'Ann'; the question would have its answer",
+        "pairs.csv:2: child and parent are both 'Ann'; the prompt would contain the answer",
     ),
     (
         "pairs of one parent",
         lambda f: asked_about(family(f, *(f"{name},Bea,mother" for name in ("Ann", "Cy", "Di", "Ed")))),
-        "of 4 pairs, 0 have one answer both ways (a child's only mother or father, a parent's only child); a study",
+        "0 of 4 pairs have one answer in both directions (a child's only mother or father, a parent's only child); a study",
     ),
     (
         "a pair alone of its kind",
         lambda f: asked_about(family(f, "A,B,mother", "C,D,mother", "E,F,mother", "G,H,father")),
-        "one father among the 4 pairs that are asked about; give none or several, for a wrong answer",
+        "only one father among the 4 selected pairs, so it has no wrong answer; list none or several",
     ),
     (
         "a question for a parent that does not say which",
@@ -661,7 +615,7 @@ FILES = [
     ),
     (
         "a tokenizer of another size",
-        lambda f: llada.convert(f / "base", folder=published(f, size=321)),
+        lambda f: LLADA.convert(f / "base", folder=published(f, size=321)),
         "tokenizer.json has 321 tokens, but the network 320; it is another's",
     ),
     (
@@ -711,70 +665,63 @@ FILES = [
     ("a model without its configuration", lambda f: without(f, "config.json"), "no config.json"),
     (
         "a row longer than the canvas",
-        lambda f: foreseen(longest=LONGEST | {"tokens": 23}),
-        "data/both_p2d.jsonl:7 and its answer have 23 tokens, more than any other row; the canvas of mdm has 22: set",
+        lambda f: check_study(longest_row=LONGEST | {"tokens": 23}),
+        "data/both_p2d.jsonl:7 needs 23 tokens with its answer, but the canvas of mdm has 22; set sampling.canvas",
     ),
     (
         "a prompt of the probe longer than the canvas",
-        lambda f: foreseen(probed=(25, "Two and two are")),
-        "the prompt 'Two and two are' has 25 tokens; the canvas of mdm has 22",
+        lambda f: check_study(longest_probe=(25, "Two and two are")),
+        "the probe's prompt 'Two and two are' has 25 tokens, but the canvas of mdm has 22",
     ),
-    ("a test without rows", empty_test, "p2d_same.jsonl: no row in it; every test asks something"),
+    ("a test without rows", empty_test, "p2d_same.jsonl: the file has no rows; every test split needs some"),
     (
         "a layer beyond a base that was fetched",
-        lambda f: foreseen(["edits", "layers"], [12]),
-        "rank_one_edits.layers has 12; allowed: up to 7, the last layer of mdm",
+        lambda f: check_study(["rank_one_edits", "layers"], [12]),
+        "rank_one_edits.layers[0] is 12; allowed: up to 7, the last layer of mdm",
     ),
     (
         "a base that was pretrained with another noise",
-        lambda f: foreseen(shape={"noise": "uniform"}),
+        lambda f: check_study(shape={"noise": "uniform"}),
         "models.mdm.objective.noise is 'mask'; allowed: 'uniform', with which its base was pretrained",
     ),
     (
         "a precision that is not for this architecture",
-        lambda f: foreseen(["tracing", "precision"], "bfloat16", shape={"model_type": "gpt2"}),
+        lambda f: check_study(["tracing", "precision"], "bfloat16", shape={"model_type": "gpt2"}),
         "tracing.precision is 'bfloat16'; allowed: float32 for mdm, a gpt2",
     ),
     (
         "fewer steps than blocks",
-        lambda f: foreseen(["sampling", "block"], 4),
-        "sampling.steps has 1; allowed: from 5 up, since the shortest prompt leaves mdm so many blocks of 4 tokens",
+        lambda f: check_study(["sampling", "block"], 4),
+        "sampling.steps has 1; allowed: from 5 up, since the shortest prompt leaves mdm 5 blocks of 4 tokens",
     ),
     (
         "tokens that can not be cut",
-        lambda f: foreseen(["training", "cut"], 0.1, cut=False),
-        "training.subword_dropout is 0.1; allowed: 0 for mdm, whose tokenizer spells the pieces of words apart",
+        lambda f: check_study(["training", "subword_dropout"], 0.1, supports_subword_dropout=False),
+        "training.subword_dropout is 0.1; allowed: 0 for mdm, whose tokenizer spells parts of words",
     ),
     (
         "too few facts to rewrite one",
-        lambda f: foreseen(**asked(facts=3)),
-        "both_p2d asks about 3 facts; rewriting takes 4 at least",
+        lambda f: check_study(**with_split(facts=3)),
+        "both_p2d has 3 facts; fine-tuned edits need 4 at least",
     ),
-    ("one template to rewrite with", lambda f: foreseen(**asked(templates=1)), "both_p2d asks with one template"),
+    ("one template to rewrite with", lambda f: check_study(**with_split(templates=1)), "both_p2d has one template"),
     (
         "a subject of one word that can not be halved",
-        lambda f: foreseen(["rewriting", "lessons"], ["teach"], **asked(brief="Ann")),
-        "'Ann' is one word; a subject nobody has is made of two halves",
+        lambda f: check_study(["finetuned_edits", "kinds"], ["insert"], **with_split(one_word_subject="Ann")),
+        "'Ann' is one word, but an invented subject is made of two halves",
     ),
-    ("facts with one answer", lambda f: foreseen(**asked(answers=1)), "all facts of both_p2d have one answer"),
-    ("profiles/gpu without a GPU", lambda f: machine.require_gpus(1, 1, 0), "but PyTorch sees none here"),
+    (
+        "facts with one answer",
+        lambda f: check_study(**with_split(answers=1)),
+        "all facts of both_p2d have the same answer",
+    ),
+    ("profiles/gpu without a GPU", lambda f: machine.require_gpus(1, 1, 0), "but PyTorch finds none here"),
     (
         "more training processes than GPUs",
         lambda f: machine.require_gpus(4, 4, 2),
         "training_processes is 4; allowed: up to 2, the GPUs here",
     ),
     ("too little disk for the models", without_room, "models: the models still to be made need "),
-    (
-        "a template of the post that can not be read",
-        lambda f: papered(f, "post.md.j2", lambda t: t + "{% if"),
-        "post.md.j2:",
-    ),
-    (
-        "a work that is cited and not listed",
-        lambda f: papered(f, "post.md.j2", lambda text: text + '{{ cite("nobody2030") }}'),
-        "references.bib has no entry nobody2030; the post cites it",
-    ),
-    ("a figure without words", lambda f: papered(f, "alt.yaml", lambda _: "{}"), "alt.yaml: no text for recall; every"),
     ("an adapter without its library", without_peft, "an adapter needs peft, which is not installed"),
     (
         "a compiled training without a compiler",
@@ -782,67 +729,3 @@ FILES = [
         "training.compile is true, but there is no C compiler",
     ),
 ]
-
-
-@functools.cache
-def told(mistake):
-    """What a `UserError` says about a mistake made in an empty folder, its name left out; and at which stage."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            mistake(Path(folder))
-        except UserError as error:
-            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(LIBRARY) in frame.filename]
-            file = Path(frames[-1].filename).relative_to(LIBRARY).as_posix()
-            return str(error).replace(f"{folder}/", "").replace(f"{ROOT}/", ""), stage_of(file, frames[-1].name)
-    raise AssertionError("the mistake passed")
-
-
-def stage_of(file, function):
-    """The stage at which a mistake is told that a function of the library refuses; None where it is not listed."""
-    return TOLD_BY.get(f"{file}:{function}", TOLD_BY.get(file))
-
-
-def document():
-    """docs/errors.md: every mistake with the line that answers it, and when."""
-    lines = [
-        "# What you are told when something is wrong",
-        "",
-        "One line that names the file, key or tensor, its value, and what is allowed. `make readme` writes this page;",
-        "the tests make each of these mistakes.",
-        "",
-        "## When you are told",
-        "",
-        "As early as it can be known:",
-        "",
-        "| stage | |",
-        "|---|---|",
-        *(f"| {stage} | {what} |" for stage, what in STAGES_TOLD.items()),
-        "",
-        "What is told later than that, and why:",
-        "",
-        *(f"- `{place}`: {reason}" for place, reason in LATE_BECAUSE.items()),
-        "",
-        "## In the configuration",
-        "",
-        "All of these while the configuration is read.",
-        "",
-        "| set | answer |",
-        "|---|---|",
-    ]
-    for keys, value, _ in CONFIGURATIONS:
-        shown = "(left out)" if value is REMOVE else json.dumps(value)
-        answer = configuration.complaint(changed(default(), keys, value), []).removeprefix("--config: ")
-        lines.append(f"| `{'.'.join(keys)}: {shown}` | {_cell(answer)} |")
-    lines += ["", "## In data and model files, and on the machine", "", "| mistake | answer | told |", "|---|---|---|"]
-    for what, mistake, _ in FILES:
-        answer, stage = told(mistake)
-        lines.append(f"| {what} | {_cell(answer)} | {stage} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(line):
-    return line.replace("|", "\\|").replace("<", "&lt;")
-
-
-if __name__ == "__main__":
-    (ROOT / "docs/errors.md").write_text(document(), encoding="utf-8")
