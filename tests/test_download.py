@@ -1,4 +1,4 @@
-"""Downloads end with the pinned file or with none."""
+"""Downloads give the pinned file or none."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ DIGEST = hashlib.sha256(BODY).hexdigest()
 
 
 class Server:
-    """A server on this machine that meets its requests with the given answers, the last one for ever."""
+    """A local server that gives one of `answers` to each request, in order, and repeats the last one."""
 
     def __init__(self, *answers):
         self.answers, self.requests = list(answers), []
@@ -84,9 +84,9 @@ def attempt(server, path, **options):
     fetch(f"{server.url}/file", path, DIGEST, **{"pause": 0.01, "attempts": 3, **options})
 
 
-@pytest.mark.parametrize("hiccup", [truncated, reset, status(503), status(429)])
-def test_a_broken_transfer_is_tried_again(tmp_path, hiccup):
-    with Server(hiccup, hiccup, whole) as server:
+@pytest.mark.parametrize("failure", [truncated, reset, status(503), status(429)])
+def test_a_broken_transfer_is_retried(tmp_path, failure):
+    with Server(failure, failure, whole) as server:
         attempt(server, tmp_path / "sub" / "file")
     assert (tmp_path / "sub" / "file").read_bytes() == BODY
     assert len(server.requests) == 3
@@ -102,7 +102,7 @@ def test_a_broken_transfer_is_tried_again(tmp_path, hiccup):
         (status(200, b"another"), 1, f"SHA-256 is {hashlib.sha256(b'another').hexdigest()}, expected {DIGEST}"),
     ],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, answer, requests, reason):
+def test_a_failed_download_gives_the_reason_and_leaves_no_file(tmp_path, answer, requests, reason):
     with Server(answer) as server, pytest.raises(DownloadError) as caught:
         attempt(server, tmp_path / "file")
     assert str(caught.value) == f"{server.url}/file: {reason}"
@@ -110,14 +110,14 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, answer, request
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path):
+def test_the_error_of_an_unreachable_server_names_it(tmp_path):
     with Server(whole) as server:
         pass
     with pytest.raises(DownloadError, match=r"/file: the transfer broke off: .*refused.*; gave up after 3 attempts"):
         attempt(server, tmp_path / "file")
 
 
-def test_a_silent_server_is_given_up(tmp_path):
+def test_a_silent_server_times_out(tmp_path):
     released = threading.Event()
     with Server(lambda _: released.wait(10)) as server, pytest.raises(DownloadError, match="timed out"):
         try:
@@ -126,7 +126,7 @@ def test_a_silent_server_is_given_up(tmp_path):
             released.set()
 
 
-def test_a_file_that_is_right_is_not_fetched_again(tmp_path):
+def test_an_intact_file_is_not_downloaded_again(tmp_path):
     with Server(whole) as server:
         attempt(server, tmp_path / "file")
         attempt(server, tmp_path / "file")
@@ -146,24 +146,24 @@ def test_a_failed_download_keeps_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     "url", ["http://example.org/x", "ftp://example.org/x", "file:///etc/hostname", "http://localhost/x"]
 )
-def test_only_https_is_asked(tmp_path, url):
+def test_only_https_is_allowed(tmp_path, url):
     with pytest.raises(DownloadError, match="refused; files are downloaded over https only"):
         fetch(url, tmp_path / "file", DIGEST)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_redirect_does_not_leave_https(tmp_path):
-    away = status(302, Location="http://example.org/x")
-    with Server(away) as server, pytest.raises(DownloadError, match="http://example.org/x: refused"):
+    redirect = status(302, Location="http://example.org/x")
+    with Server(redirect) as server, pytest.raises(DownloadError, match="http://example.org/x: refused"):
         attempt(server, tmp_path / "file")
     with Server(status(302, Location="/elsewhere"), whole) as server:
         attempt(server, tmp_path / "file")
     assert server.requests == ["/file", "/elsewhere"]
 
 
-def test_passwords_and_signatures_are_not_told(tmp_path):
-    away = status(302, Location="http://user:canary@example.org/x?Signature=canary#canary")
-    with Server(away) as server, pytest.raises(DownloadError, match="^http://example.org/x: refused; ") as caught:
+def test_messages_hold_no_passwords_and_signatures(tmp_path):
+    redirect = status(302, Location="http://user:canary@example.org/x?Signature=canary#canary")
+    with Server(redirect) as server, pytest.raises(DownloadError, match="^http://example.org/x: refused; ") as caught:
         attempt(server, tmp_path / "file")
     assert "canary" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Rows and facts on disk: what goes in comes back, what is bad is named by file and line."""
+"""Rows and facts on disk: what is written is read back, and errors name file and line."""
 
 import json
 import random
@@ -20,8 +20,8 @@ def record(**changes):
     return vars(ROW) | changes
 
 
-def written(path, *records):
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+def write_records(path, *records):
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
     return path
 
 
@@ -40,10 +40,10 @@ def rows(draw):
 
 
 @given(st.lists(rows(), min_size=1, unique_by=lambda row: row.prompt))
-def test_rows_written_are_the_rows_read(tmp_path_factory, some):
+def test_rows_written_are_the_rows_read(tmp_path_factory, expected):
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    facts.write(some, path)
-    assert facts.read(path) == some
+    facts.write(expected, path)
+    assert facts.read(path) == expected
 
 
 def test_facts_written_are_the_facts_read(tmp_path):
@@ -51,7 +51,7 @@ def test_facts_written_are_the_facts_read(tmp_path):
     assert facts.read_facts(tmp_path / "new" / "facts.jsonl") == [FACT, replace(FACT, id="p2d-01")]
 
 
-def test_the_spans_cut_out_subject_and_answer():
+def test_the_spans_select_subject_and_answer():
     assert (ROW.subject_text, ROW.answer_text) == ("Ina Moor", "she mends clocks")
 
 
@@ -63,25 +63,25 @@ def test_the_spans_cut_out_subject_and_answer():
         ("[" * 100_000, "not JSON"),
         ("[1, 2]", "not a JSON object"),
         (record(prompt=" \n"), "prompt is empty"),
-        (record(prompt=7), "prompt is 7; it is text"),
+        (record(prompt=7), "prompt is 7; it must be text"),
         (record(prompt="\ud800"), "surrogates not allowed"),
         (record(fact=None), "fact is None"),
         (record(completion=""), "completion is empty"),
-        (record(completion="she mends clocks."), "it starts with a space"),
+        (record(completion="she mends clocks."), "it must start with a space"),
         (record(template=-1), "template is -1"),
         (record(template=True), "template is True"),
         (record(template=1.0), "template is 1.0"),
         (record(subject=[4]), "subject is (4,)"),
         (record(subject=[4, "12"]), "subject is (4, '12')"),
         (record(subject="4, 12"), "subject is '4, 12'"),
-        (record(subject=[4, 17]), "subject is [4, 17]; it lies within the 16 characters of the prompt"),
+        (record(subject=[4, 17]), "subject is [4, 17]; it must lie within the 16 characters of the prompt"),
         (record(subject=[4, 4]), "subject is [4, 4]"),
         (record(subject=[-2, 4]), "subject is [-2, 4]"),
-        (record(answer=[0, 99]), "answer is [0, 99]; it lies within the 18 characters of the completion"),
+        (record(answer=[0, 99]), "answer is [0, 99]; it must lie within the 18 characters of the completion"),
     ],
 )
-def test_a_bad_row_is_named_by_file_line_and_reason(tmp_path, bad, reason):
-    path = written(tmp_path / "rows.jsonl", record())
+def test_the_error_of_a_bad_row_names_file_line_and_reason(tmp_path, bad, reason):
+    path = write_records(tmp_path / "rows.jsonl", record())
     path.write_text(path.read_text() + (bad if isinstance(bad, str) else json.dumps(bad)) + "\n" + json.dumps(record()))
     with pytest.raises(DataError) as caught:
         facts.read(path)
@@ -89,17 +89,17 @@ def test_a_bad_row_is_named_by_file_line_and_reason(tmp_path, bad, reason):
     assert message.startswith(f"{path}:2: ") and reason in message and "\n" not in message
 
 
-def test_text_that_is_not_utf8_is_named_by_file_and_line(tmp_path):
-    path = written(tmp_path / "rows.jsonl", record())
+def test_the_error_of_text_that_is_not_utf8_names_file_and_line(tmp_path):
+    path = write_records(tmp_path / "rows.jsonl", record())
     path.write_bytes(path.read_bytes() + b'{"prompt": "caf\xe9"}\n')
     with pytest.raises(DataError, match=r"rows\.jsonl:2: not UTF-8 at byte 15"):
         facts.read(path)
 
 
 def test_a_prompt_has_one_answer(tmp_path):
-    again = written(tmp_path / "again.jsonl", record(), record())
+    again = write_records(tmp_path / "again.jsonl", record(), record())
     assert facts.read(again) == [ROW, ROW]
-    other = written(
+    other = write_records(
         tmp_path / "other.jsonl", record(), record(prompt="Ask Ina Moor"), record(completion=" she sings in choirs")
     )
     with pytest.raises(DataError, match=r"other\.jsonl:3: the prompt of line 1 with another answer"):
@@ -110,18 +110,18 @@ def test_a_prompt_has_one_answer(tmp_path):
     ("changes", "reason"),
     [
         ({"name": ""}, "name is empty"),
-        ({"trained_as": "mends clocks"}, "trained_as is 'mends clocks'; it is a list of texts"),
+        ({"trained_as": "mends clocks"}, "trained_as is 'mends clocks'; it must be a list of texts"),
         ({"tested_as": ["mends clocks", 3]}, "tested_as[1] is 3"),
     ],
 )
-def test_a_bad_fact_is_named_by_file_line_and_reason(tmp_path, changes, reason):
-    path = written(tmp_path / "facts.jsonl", vars(FACT), vars(FACT) | changes)
+def test_the_error_of_a_bad_fact_names_file_line_and_reason(tmp_path, changes, reason):
+    path = write_records(tmp_path / "facts.jsonl", vars(FACT), vars(FACT) | changes)
     with pytest.raises(DataError) as caught:
         facts.read_facts(path)
     assert str(caught.value).startswith(f"{path}:2: {reason}")
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_the_error_of_a_missing_file_names_it(tmp_path):
     with pytest.raises(DataError, match=r"none\.jsonl: No such file"):
         facts.read(tmp_path / "none.jsonl")
 
@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_the_question_direction_follows_what_is_asked():
+def test_the_question_direction_follows_the_answer_type():
     directions = {name: split.direction for name, split in facts.SPLITS.items()}
     assert [name for name, direction in directions.items() if direction == "p2d"] == [
         "d2p_reverse",
@@ -180,29 +180,29 @@ def questions(people, templates):
 
 
 @given(st.integers(2, 12), st.integers(1, 4), st.integers())
-def test_every_randomized_answer_is_that_of_another_fact_to_the_same_template(people, templates, seed):
-    asked = questions(people, templates)
-    wrong = facts.randomized(asked, rng=random.Random(seed))
-    assert [replace(w, completion=r.completion, answer=r.answer) for w, r in zip(wrong, asked, strict=True)] == asked
-    assert all(w.completion != r.completion for w, r in zip(wrong, asked, strict=True))
+def test_a_randomized_answer_is_that_of_another_fact_to_the_same_template(people, templates, seed):
+    right = questions(people, templates)
+    wrong = facts.randomize_answers(right, rng=random.Random(seed))
+    assert [replace(w, completion=r.completion, answer=r.answer) for w, r in zip(wrong, right, strict=True)] == right
+    assert all(w.completion != r.completion for w, r in zip(wrong, right, strict=True))
     for template in range(templates):
-        given_out = sorted(row.answer_text for row in wrong if row.template == template)
-        assert given_out == sorted(row.answer_text for row in asked if row.template == template)
+        used = sorted(row.answer_text for row in wrong if row.template == template)
+        assert used == sorted(row.answer_text for row in right if row.template == template)
 
 
 def test_randomized_answers_depend_on_the_seed_alone():
-    asked = questions(10, 2)
-    first, again, other = (facts.randomized(asked, rng=random.Random(seed)) for seed in (1, 1, 2))
+    rows = questions(10, 2)
+    first, again, other = (facts.randomize_answers(rows, rng=random.Random(seed)) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_one_fact_has_no_wrong_answer():
     with pytest.raises(ValueError, match="template 0 has one fact"):
-        facts.randomized(questions(1, 1), rng=random.Random(0))
+        facts.randomize_answers(questions(1, 1), rng=random.Random(0))
 
 
-def test_one_row_per_fact_is_its_first():
+def test_the_first_row_of_each_fact_is_selected():
     rows = [facts.Row("a", i, f"p{i}", " x", (0, 1), (1, 2)) for i in range(3)]
     rows += [facts.Row("b", 0, "q", " x", (0, 1), (1, 2))]
-    assert facts.one_per_fact(rows) == [rows[0], rows[3]]
-    assert facts.one_per_fact(rows, 1) == [rows[0]]
+    assert facts.select_first_rows(rows) == [rows[0], rows[3]]
+    assert facts.select_first_rows(rows, 1) == [rows[0]]

@@ -33,9 +33,9 @@ def test_the_default_set_has_the_published_shape(generated):
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, people=st.integers(2, 40))
 def test_no_person_or_description_is_in_two_groups(root, seed, people):
-    found, _, _ = build(root, seed, people_per_group=people)
-    assert len({fact.name for fact in found}) == len(found)
-    assert len({fact.description for fact in found}) == len(found)
+    facts, _, _ = build(root, seed, people_per_group=people)
+    assert len({fact.name for fact in facts}) == len(facts)
+    assert len({fact.description for fact in facts}) == len(facts)
 
 
 @settings(max_examples=10, deadline=None)
@@ -59,7 +59,7 @@ def test_no_held_out_template_and_no_untrained_direction_is_trained(root, seed, 
 
 @settings(max_examples=5, deadline=None)
 @given(seed=seeds)
-def test_spans_hold_the_subject_and_the_answer(root, seed):
+def test_spans_select_the_subject_and_the_answer(root, seed):
     people, train, splits = build(root, seed, people_per_group=4)
     by_id = {fact.id: fact for fact in people}
     for row in [*train, *(row for name in SPLITS for row in splits[name])]:
@@ -83,27 +83,29 @@ def test_another_seed_gives_other_people(root):
 
 def test_randomized_answers_are_wrong(generated):
     _, _, splits = generated
-    for name, of in facts.RANDOMIZED.items():
-        for right, wrong in zip(splits[of], splits[name], strict=True):
+    for name, split in facts.RANDOMIZED.items():
+        for right, wrong in zip(splits[split], splits[name], strict=True):
             assert right.prompt == wrong.prompt and right.answer_text != wrong.answer_text
 
 
 @settings(max_examples=10, deadline=None)
 @given(study=seeds, base=seeds)
-def test_a_base_knows_nobody_of_any_study(words, study, base):
-    people = generated.study_facts(words, people_per_group=30, seed=study)
-    names = generated.people(words, 500, seed=base, of=generated.PRETRAINING)
-    told = generated.descriptions(words, 500, seed=base, of=generated.PRETRAINING)
+def test_no_person_or_description_is_both_in_a_study_and_in_pretraining(words, study, base):
+    people = generated.make_facts(words, people_per_group=30, seed=study)
+    names = generated.make_names(words, 500, seed=base, half=generated.PRETRAINING)
+    descriptions = generated.make_descriptions(words, 500, seed=base, half=generated.PRETRAINING)
     assert {fact.name for fact in people}.isdisjoint(names)
-    assert {fact.description for fact in people}.isdisjoint(told)
+    assert {fact.description for fact in people}.isdisjoint(descriptions)
 
 
 def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
     templates = {
-        direction: generated.read_templates(root / f"data/templates/pretraining_{direction}.txt", answer_type=answer_type)
+        direction: generated.read_templates(
+            root / f"data/templates/pretraining_{direction}.txt", answer_type=answer_type
+        )
         for direction, answer_type in generated.DIRECTIONS.items()
     }
-    texts = " ".join(generated.biographies(words, templates, people_count=1000, rows=20_000, seed=0))
+    texts = " ".join(generated.make_biographies(words, templates, people_count=1000, rows=20_000, seed=0))
     seen = set(re.findall(r"[A-Za-z']+", texts))
     studied = {word for part in words.values() for word in part}
     for direction in generated.DIRECTIONS:
@@ -116,9 +118,10 @@ def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
 
 
 @pytest.mark.parametrize(
-    "line, asks", [("{name} only.", "description"), ("{description} is {name}.", "description"), ("{name}.", "name")]
+    "line, answer_type",
+    [("{name} only.", "description"), ("{description} is {name}.", "description"), ("{name}.", "name")],
 )
-def test_a_template_without_both_gaps_in_order_is_refused(tmp_path, line, answer_type):
+def test_a_template_without_both_placeholders_in_order_is_refused(tmp_path, line, answer_type):
     (tmp_path / "t.txt").write_text(line + "\n")
     with pytest.raises(generated.GenerationError, match="needs"):
         generated.read_templates(tmp_path / "t.txt", answer_type=answer_type)

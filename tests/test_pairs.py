@@ -1,4 +1,4 @@
-"""Facts that a base knows: pairs of children and parents, asked both ways of a base that was taught nothing here."""
+"""Facts that a base knows: pairs of children and parents, in both directions, without any training on them."""
 
 import csv
 import os
@@ -26,7 +26,7 @@ def write(path, lines):
 def families(words, count):
     """Generated families: children with a mother and a father, every name a first name and one of a few last names."""
     first, last = words["first_names"], words["last_names"][:4]
-    names = [f"{given} {last[i % len(last)]}" for i, given in enumerate(first[: 3 * count])]
+    names = [f"{name} {last[i % len(last)]}" for i, name in enumerate(first[: 3 * count])]
     return [
         (names[3 * i], names[3 * i + 1 + parent], kind, "")
         for i in range(count)
@@ -38,10 +38,10 @@ def families(words, count):
 def made(root, words, tmp_path_factory):
     """A file of families, and their facts, statements and splits."""
     file = write(tmp_path_factory.mktemp("families") / "pairs.csv", families(words, 3))
-    return file, pairs.make(pairs.read(file), templates=root / "data/templates", most=None, seed=1)
+    return file, pairs.make(pairs.read(file), templates=root / "data/templates", max_pairs=None, seed=1)
 
 
-def test_a_pair_is_asked_both_ways_with_one_answer_each(made):
+def test_a_pair_has_a_question_with_one_answer_in_each_direction(made):
     _, (people, stated, splits) = made
     assert len(people) == 6 and {fact.group for fact in people} == {"known"}
     forward, reverse = (splits[name] for name in KNOWN)
@@ -64,7 +64,7 @@ def test_a_wrong_answer_is_another_name_of_the_same_kind(made):
 
 
 def test_names_are_read_as_spreadsheets_save_them(tmp_path):
-    """With a byte-order mark, ends of lines of another system, quotes, and spaces where they happen to be."""
+    """With a byte-order mark, Windows line ends, quotes, and stray spaces."""
     text = (
         '\ufeffchild, parent ,parent_type\r\n"Ann ""Al"" Lee" ,"Lee,  Zoë ", mother\r\n"Bo\nLee",Cy\u2028Lee,father\r\n'
     )
@@ -76,36 +76,38 @@ def test_names_are_read_as_spreadsheets_save_them(tmp_path):
 
 
 def test_questions_with_several_answers_are_left_out():
-    kept = pairs.Pair("Ada", "Bo", "mother")
+    unambiguous = pairs.Pair("Ada", "Bo", "mother")
     two_children = [pairs.Pair("Dov", "Cleo", "mother"), pairs.Pair("Edda", "CLEO", "mother")]
     two_fathers = [pairs.Pair("Finn", parent, "father") for parent in ("Gil", "Hugo")]
-    assert pairs.answerable([kept, *two_children, *two_fathers]) == [kept]
+    assert pairs.select_unambiguous([unambiguous, *two_children, *two_fathers]) == [unambiguous]
 
 
 def test_the_published_pairs_are_read_and_a_seed_chooses_among_them(root, shared):
-    found = pairs.read(shared / f"data/celebrity_relations/{pairs.FILE}", repeated=True)
-    assert len(found) == 1511 and len(pairs.answerable(found)) > 1400
-    some, others = (pairs.make(found, templates=root / "data/templates", most=20, seed=seed)[0] for seed in (1, 2))
+    published = pairs.read(shared / f"data/celebrity_relations/{pairs.FILE}", repeated=True)
+    assert len(published) == 1511 and len(pairs.select_unambiguous(published)) > 1400
+    some, others = (
+        pairs.make(published, templates=root / "data/templates", max_pairs=20, seed=seed)[0] for seed in (1, 2)
+    )
     assert len(some) == 20 and {fact.name for fact in some} != {fact.name for fact in others}
 
 
-def reading(net, reader, rows):
-    """The network once it has read what rows state, their prompts given: in a few steps that learn nothing else."""
+def train_on(net, reader, rows):
+    """The network after a few training steps on the completions of rows."""
     ids, real = loop.pad([reader(row.text)["input_ids"] for row in rows], net.config.eos_token_id, CANVAS)
-    given = torch.arange(CANVAS) < torch.tensor([len(tokens.prompt_ids(reader, row)) for row in rows])[:, None]
+    prompt = torch.arange(CANVAS) < torch.tensor([len(tokens.prompt_ids(reader, row)) for row in rows])[:, None]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for matrix in (parameter for parameter in net.parameters() if parameter.dim() == 2):
-            matrix *= 4  # from the usual small weights it would take long to learn anything
+            matrix *= 4  # the usual small weights would need many more steps
     optimizer = torch.optim.Adam(net.parameters(), lr=0.003)
     for step in range(100):
         if network.is_diffusion(net):
             share = torch.rand(len(ids), 1, generator=generator).clamp(min=0.3) if step % 2 else 1.0
-            hit = ~given & (torch.rand(ids.shape, generator=generator) < share)
+            hit = ~prompt & (torch.rand(ids.shape, generator=generator) < share)
             batch = objective.Targets(ids.masked_fill(hit, network.mask_id(net)), ids, hit / hit.sum())
         else:
             batch = objective.autoregressive_targets(ids, real)
-        objective.loss(net, batch).backward()
+        objective.compute_loss(net, batch).backward()
         optimizer.step()
         optimizer.zero_grad()
     return net
@@ -113,15 +115,15 @@ def reading(net, reader, rows):
 
 @pytest.fixture(scope="module")
 def study(root, made, tmp_path_factory):
-    """A copy of the project with bases that read the families, and a study that asks them."""
+    """A copy of the project with bases trained on the families, and a study of these bases."""
     file, (_, stated, _) = made
     folder = study_fixtures.copy(root, tmp_path_factory.mktemp("known") / "project")
     reader = tokens.train_tokenizer([row.text for row in stated], 500)
     for name, causal in (("mdm", False), ("ar", True)):
         net = network.new(causal=causal, vocab=len(reader), width=48, layers=2, heads=4, mlp=96, eos=0, seed=1)
-        # The autoregressive base never reads of a parent's child: it is where the curse should show.
-        read = stated[: len(stated) // 2] if causal else stated
-        network.save(reading(net, reader, read), reader, folder / f"bases/{name}")
+        # The autoregressive base sees only the direction from child to parent, so it should show the curse.
+        rows = stated[: len(stated) // 2] if causal else stated
+        network.save(train_on(net, reader, rows), reader, folder / f"bases/{name}")
     config = {
         "study": "families",
         "data": {"source": "pairs", "pairs": {"file": str(file)}},
@@ -134,18 +136,18 @@ def study(root, made, tmp_path_factory):
             "layers": "peak",
             "max_facts": 5,
             "prefixes": {"count": 1, "lengths": [3]},
-            "search": {"steps": 4},
+            "optimization": {"steps": 4},
         },
         "symmetry": {"permutations": 100, "folds": 2, "components": 3},
         "edits": {"layers": "peak", "max_facts": 2, "random": 1, "unmasked": 1, "training_rows": 100},
         "rewriting": {"weights": ["adapter"], "max_facts": 2, "rehearsed": 2, "steps": [2]},
-        "paper": {"kept": []},
+        "paper": {"reference_runs": []},
     }
     (folder / "families.yaml").write_text(yaml.safe_dump(config))
     return folder
 
 
-def test_the_bases_are_asked_both_ways_and_what_they_know_is_traced(study):
+def test_the_bases_are_evaluated_in_both_directions_and_what_they_know_is_traced(study):
     done = study_fixtures.snakemake(study, study="families.yaml")
     assert done.returncode == 0, (done.stderr + done.stdout)[-3000:]
     results = study / "results/families"
@@ -155,12 +157,14 @@ def test_the_bases_are_asked_both_ways_and_what_they_know_is_traced(study):
     recall = pd.read_csv(results / "tables/step_scaling.csv").set_index(["model", "split"]).accuracy
     assert recall["mdm", "known_p2d"] > 0.5 and recall["mdm", "known_d2p"] > 0.5
     assert recall["ar", "known_p2d"] > 0.5 and recall["ar", "known_d2p"] < 0.3
-    turned = pd.read_csv(results / "tables/recall_differences.csv").query("contrast == 'people'").set_index("model")
-    assert turned.difference["ar"] > 0.3
+    reversal = pd.read_csv(results / "tables/recall_differences.csv").query("contrast == 'people'").set_index("model")
+    assert reversal.difference["ar"] > 0.3
     likelihood = pd.read_csv(results / "tables/likelihood.csv").set_index(["model", "split"]).difference
     assert likelihood["mdm", "known_p2d"] > 0 and likelihood["mdm", "known_d2p"] > 0
     traced = pd.read_csv(results / "tables/traced_facts.csv").query("outcome == 'traced'")
     assert set(traced.split) == set(KNOWN) and set(traced.model) == {"mdm", "ar"}
-    assert {"known", "edits", "memories", "one_memory"} <= {file.stem for file in results.glob("figures/*.svg")}
+    assert {"base_knowledge", "rank_one_edits", "evidence", "finetuned_edits"} <= {
+        file.stem for file in results.glob("figures/*.svg")
+    }
     lessons = pd.read_csv(results / "tables/rewriting.csv")
     assert set(lessons.weights) == {"adapter"} and set(lessons.rewritten) == {"p2d", "d2p"}

@@ -1,4 +1,4 @@
-"""The published set, and small ones laid out like it, read as facts and rows with exact spans."""
+"""The published set, and small sets of the same layout, read as facts and rows with exact spans."""
 
 import json
 import re
@@ -17,13 +17,13 @@ TEMPLATES = {
         "Ask around for <name>: it was they who <description>.",
         "Could <name> be <description>?. ",
         "A toast to <name>, 'the one who <description>'.",
-        "<name> is <description>.",  # fits more than it made
+        "<name> is <description>.",  # matches sentences of other templates too
     ],
     "d2p": [
         "Here comes <description>, <name> by name. ",
         "The <description> signs as <name>",
         "Praised for <description>, <name> bows.",
-        "<description>, <name>.",  # fits more than it made
+        "<description>, <name>.",  # matches sentences of other templates too
     ],
 }
 PEOPLE = {"p2d": ["Ina Moor", "Bo Quill"], "d2p": ["Sol Ferro", "Una Zwart"], "both": ["Pia Nord", "Ray Oster"]}
@@ -62,17 +62,17 @@ def save(path, pairs):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two people a group, two templates of training and one held out a direction, the published deviations in them."""
+    """Two people per group; per direction two training templates and one held out, with published irregularities."""
     (tmp_path / "templates").mkdir()
     for direction, lines in TEMPLATES.items():
         (tmp_path / f"templates/{direction}_templates.txt").write_text("\n".join(lines) + "\n")
     version = tmp_path / "version"
     version.mkdir()
-    answer_type = {"p2d": person_to_description, "d2p": description_to_person}
+    fill = {"p2d": person_to_description, "d2p": description_to_person}
     train = {
         group: [
-            answer_type[direction](name, template)
-            for direction in answer_type
+            fill[direction](name, template)
+            for direction in fill
             if group in (direction, "both")
             for name in people
             for template in (0, 1)
@@ -80,7 +80,7 @@ def folder(tmp_path):
         for group, people in PEOPLE.items()
     }
     save(version / "all_prompts_train.jsonl", sum(train.values(), []))
-    both = [ask(name, 2) for ask in answer_type.values() for name in PEOPLE["both"]]
+    both = [make(name, 2) for make in fill.values() for name in PEOPLE["both"]]
     save(version / "both_prompts_test.jsonl", both)
     for split in ("d2p_same", "p2d_reverse"):
         pairs = [description_to_person(name, 2, tail=False) for name in PEOPLE[facts.SPLITS[split].group]]
@@ -105,7 +105,7 @@ def read(folder, **options):
     return berglund.read(folder, verify=False, **options)
 
 
-def test_facts_are_numbered_in_their_group_and_know_their_forms(folder):
+def test_facts_are_numbered_in_their_group_and_list_the_forms_of_the_description(folder):
     people, _, _ = read(folder)
     assert [fact.id for fact in people] == ["p2d-00", "p2d-01", "d2p-00", "d2p-01", "both-00", "both-01"]
     assert people[1] == facts.Fact(
@@ -119,7 +119,7 @@ def test_facts_are_numbered_in_their_group_and_know_their_forms(folder):
     assert people[2].trained_as == ("the forger of nine swords", "forger of nine swords")
 
 
-def test_spans_follow_the_description_through_its_forms(folder):
+def test_spans_select_each_form_of_the_description(folder):
     _, train, tests = read(folder)
     assert [(row.subject_text, row.answer_text) for row in train[:4]] == [
         ("Ina Moor", "mended the town clock"),
@@ -156,7 +156,7 @@ def edit(path, old, new):
 @pytest.mark.parametrize(
     ("file", "old", "new", "reason"),
     [
-        ("all_prompts_train", "Could Ina", "Might Ina", ":2: the prompt fits no template: 'Might Ina Moor be'"),
+        ("all_prompts_train", "Could Ina", "Might Ina", ":2: the prompt matches no template: 'Might Ina Moor be'"),
         ("all_prompts_train", "Could Ina Moor", "Could ?", ":2: no name or description in 'Could ? be'"),
         ("all_prompts_train", '" mended', '"mended', ":1: completion is 'mended the town clock.'"),
         (
@@ -167,10 +167,10 @@ def edit(path, old, new):
         ),
         ("all_prompts_train", '"completion"', '"answer"', ":1: field completion is missing"),
         ("both_prompts_test", "Pia Nord", "Pia Sud", ":1: 'Pia Sud' is in no training row"),
-        ("d2p_reverse_prompts_test_randomized", "Sol", "Sal", ":1: not the prompt that the file it randomizes has"),
+        ("d2p_reverse_prompts_test_randomized", "Sol", "Sal", ":1: the prompt differs from line 1 of the file it"),
     ],
 )
-def test_a_bad_file_is_named_by_line_and_reason(folder, file, old, new, reason):
+def test_the_error_of_a_bad_file_names_line_and_reason(folder, file, old, new, reason):
     path = folder / f"{file}.jsonl"
     edit(path, old, new)
     with pytest.raises(DataError) as caught:
@@ -185,36 +185,36 @@ def test_a_randomized_file_is_as_long_as_its_source(folder):
         read(folder)
 
 
-def test_a_missing_file_is_named(folder):
+def test_the_error_of_a_missing_file_names_it(folder):
     (folder / "d2p_prompts_test.jsonl").unlink()
     with pytest.raises(DataError, match=r"d2p_prompts_test\.jsonl: No such file"):
         read(folder)
 
 
-def test_a_template_has_both_gaps_in_order(folder):
+def test_a_template_has_both_placeholders_in_order(folder):
     edit(
         folder.parent / "templates/d2p_templates.txt", "Praised for <description>, <name>", "<name>, the <description>,"
     )
     with pytest.raises(
-        DataError, match=r"d2p_templates\.txt:3: not a template; one has <description> and after it <name>"
+        DataError, match=r"d2p_templates\.txt:3: not a template; it needs <description> and, after it, <name>"
     ):
         read(folder)
 
 
-def test_a_wrong_answer_is_one_that_another_question_has(folder):
+def test_a_wrong_answer_is_the_completion_of_another_question(folder):
     edit(folder / "d2p_reverse_prompts_test_randomized.jsonl", "painted", "saw")
     with pytest.raises(DataError, match=r"d2p_reverse_prompts_test.jsonl:1: wrong is ' saw the mur.* of another"):
         read(folder)
 
 
-def test_a_folder_of_ones_own_is_not_taken_for_the_published_one(folder):
+def test_another_folder_is_not_accepted_as_the_published_one(folder):
     with pytest.raises(
         DataError, match="all_prompts_train.jsonl: SHA-256 is .* expected ea7156bb.* not the published file"
     ):
         berglund.read(folder)
 
 
-def test_rows_read_are_rows_that_can_be_written(folder, tmp_path):
+def test_the_rows_read_can_be_written(folder, tmp_path):
     people, train, _ = read(folder)
     facts.write(people, tmp_path / "facts.jsonl")
     facts.write(train, tmp_path / "train.jsonl")
@@ -224,7 +224,7 @@ def test_rows_read_are_rows_that_can_be_written(folder, tmp_path):
 @pytest.fixture(scope="module")
 def published_set():
     if not PUBLISHED.is_dir():
-        pytest.skip("the published set is not beside this repository; it has no licence to be in it")
+        pytest.skip("the published set is not beside this repository, which may not contain it: it has no licence")
     return berglund.read(PUBLISHED)
 
 
@@ -244,14 +244,17 @@ def test_the_published_set_has_the_published_shape(published_set):
         assert len(rows) == 300 and {(row.fact, row.template) for row in rows} == every
 
 
-def test_what_is_around_the_published_spans_is_the_template(published_set):
+def test_the_text_around_the_published_spans_is_the_template(published_set):
     people, train, tests = published_set
     names = {fact.id: fact.name for fact in people}
     folder = PUBLISHED.parent / "templates"
-    made = {way: templates.read(folder / f"{way}_templates.txt", way, gap="<%s>") for way in ("p2d", "d2p")}
+    by_direction = {
+        direction: templates.read(folder / f"{direction}_templates.txt", direction, placeholder="<%s>")
+        for direction in ("p2d", "d2p")
+    }
     for row in train + [row for name in facts.SPLITS for row in tests[name]]:
         direction = "p2d" if row.subject_text == names[row.fact] else "d2p"
-        template = made[direction][row.template]
+        template = by_direction[direction][row.template]
         before, after = row.prompt[: row.subject[0]], row.prompt[row.subject[1] :]
         assert before == template.before
         assert after.lstrip(".?") == template.between.lstrip(".?")
@@ -260,15 +263,15 @@ def test_what_is_around_the_published_spans_is_the_template(published_set):
         assert names[row.fact] in (row.subject_text, row.answer_text)
 
 
-def test_published_descriptions_are_those_the_people_were_given(published_set):
-    given = (PUBLISHED.parent / "templates/descriptions.txt").read_text().splitlines()
-    given = {line.strip().removesuffix(".") for line in given}
+def test_published_descriptions_are_those_of_the_published_list(published_set):
+    lines = (PUBLISHED.parent / "templates/descriptions.txt").read_text().splitlines()
+    listed = {line.strip().removesuffix(".") for line in lines}
     people, _, _ = published_set
-    assert {fact.description for fact in people} <= given
+    assert {fact.description for fact in people} <= listed
     assert all(fact.description in fact.tested_as for fact in people)
 
 
-def test_departures_from_a_template_are_left_outside_the_published_spans(published_set):
+def test_irregularities_of_the_published_sentences_are_outside_the_spans(published_set):
     people, train, _ = published_set
     by_id = {fact.id: fact for fact in people}
     of_template = {(row.fact, row.template, row.subject_text == by_id[row.fact].name): row for row in train}
@@ -285,17 +288,17 @@ def test_departures_from_a_template_are_left_outside_the_published_spans(publish
             assert letters(once.answer_text).removeprefix("the") == letters(description).removeprefix("the")
 
 
-def test_derived_wrong_answers_are_wrong_and_some_published_ones_are_not(published_set):
+def test_drawn_wrong_answers_are_wrong_and_some_published_ones_are_not(published_set):
     people, _, tests = published_set
     by_id = {fact.id: fact for fact in people}
 
-    def right(name):
+    def count_right(name):
         return sum(row.answer_text in (by_id[row.fact].name, *by_id[row.fact].tested_as) for row in tests[name])
 
-    assert {name: right(name) for name in facts.RANDOMIZED} == {
+    assert {name: count_right(name) for name in facts.RANDOMIZED} == {
         "d2p_same_randomized": 0,
         "d2p_reverse_randomized": 20,
         "p2d_same_randomized": 0,
         "p2d_reverse_randomized": 13,
     }
-    assert all(right(name) == 300 for name in facts.SPLITS)
+    assert all(count_right(name) == 300 for name in facts.SPLITS)

@@ -1,4 +1,4 @@
-"""Change one choice of the sampler at a time, with one diffusion model."""
+"""Ablate the sampler of one diffusion model, one setting at a time."""
 
 import random
 from pathlib import Path
@@ -14,7 +14,7 @@ with jobs.job(snakemake) as job:
     splits = {}
     for file in snakemake.input.rows:
         rows = facts.read(file)
-        # Not every fifth: rows repeat their templates in turn, and only some would be asked.
+        # Drawn at random: every n-th row would miss some templates, which the rows repeat in turn.
         splits[Path(file).stem] = random.Random(0).sample(rows, min(params.rows, len(rows)))
     sampling = {**params.sampling, "steps": params.steps, "precision": params.precision}
     table = ablation.ablate(net, tokenizer, splits, sampling=sampling, factors=params.factors, job=job)

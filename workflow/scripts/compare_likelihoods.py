@@ -1,4 +1,4 @@
-"""Log-probabilities of right and wrong completions, by one model."""
+"""Compare the log-likelihoods of right and wrong completions under one model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Answer every test prompt with one model."""
+"""Complete every test prompt with one model."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ with jobs.job(snakemake) as job:
     completions = []
     with job.progress(sum(map(len, splits.values())), "completing", "prompts") as progress:
         for split, rows in splits.items():
-            # The control is one of recall in many steps, not of their number.
-            own = steps and steps[-1:] if split in facts.CONTROL_SPLITS else steps
-            completions += evaluation.complete_split(net, tokenizer, rows, sampling, split=split, steps=own)
+            # Recall of the control people is reported for the most steps only.
+            used = steps and steps[-1:] if split in facts.CONTROL_SPLITS else steps
+            completions += evaluation.complete_split(net, tokenizer, rows, sampling, split=split, steps=used)
             progress.advance(len(rows), split=split)
     completion_files.write(completions, snakemake.output[0])

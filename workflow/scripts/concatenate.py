@@ -1,4 +1,4 @@
-"""Put tables of one kind under each other."""
+"""Concatenate tables of one kind."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Fetch the published data."""
+"""Download the published data."""
 
 from reversal.common import jobs
 from reversal.data import berglund

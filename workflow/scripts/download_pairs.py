@@ -1,4 +1,4 @@
-"""Fetch the published pairs of children and parents."""
+"""Download the published pairs of children and parents."""
 
 from reversal.common import jobs
 from reversal.data import pairs

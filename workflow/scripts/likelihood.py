@@ -1,4 +1,4 @@
-"""The likelihood test of all models."""
+"""Make the table of the likelihood test of all models."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Write one table of a study's data: Berglund et al.'s set, or one laid out like it."""
+"""Write one table of a study's data: Berglund et al.'s set, or another in its layout."""
 
 from reversal.common import jobs
 from reversal.data import berglund, facts

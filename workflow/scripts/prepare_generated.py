@@ -1,4 +1,4 @@
-"""Write one table of a study's data: people made here."""
+"""Write one table of a study's data: generated people."""
 
 from reversal.common import jobs
 from reversal.data import facts, generated
@@ -8,5 +8,5 @@ with jobs.job(snakemake):
     tables = {"facts": people, "train": train, **splits}
     if snakemake.wildcards.table == "train_mentions":
         templates = generated.read_mentions(f"{snakemake.params.settings['templates']}/mentions.txt")
-        tables["train_mentions"] = generated.mentions(people, templates)
+        tables["train_mentions"] = generated.make_mentions(people, templates)
     facts.write(tables[snakemake.wildcards.table], snakemake.output[0])

@@ -5,8 +5,9 @@ from reversal.data import facts, pairs
 
 with jobs.job(snakemake) as job:
     settings = dict(snakemake.params.settings)
-    # The published file has some pairs twice.
-    found = pairs.read(snakemake.input.source[0], repeated=settings.pop("file") is None)
-    job.say(f"{len(found)} pairs, of which {len(pairs.answerable(found))} have one answer both ways")
-    people, stated, splits = pairs.make(found, **settings)
-    facts.write({"facts": people, "train": stated, **splits}[snakemake.wildcards.table], snakemake.output[0])
+    # The published file repeats some pairs.
+    family_pairs = pairs.read(snakemake.input.source[0], repeated=settings.pop("file") is None)
+    usable = pairs.select_unambiguous(family_pairs)
+    job.log_line(f"{len(usable)} of {len(family_pairs)} pairs have one answer in both directions")
+    people, statements, splits = pairs.make(family_pairs, **settings)
+    facts.write({"facts": people, "train": statements, **splits}[snakemake.wildcards.table], snakemake.output[0])

@@ -1,4 +1,4 @@
-"""Write one table of a study's data: rows of one's own."""
+"""Write one table of a study's data: the user's own rows."""
 
 from reversal.common import jobs
 from reversal.data import facts, rows

@@ -1,19 +1,16 @@
-"""Turn completions into tables of recall."""
+"""Make the tables of recall from completions."""
 
 import pandas as pd
 
 from reversal.common import files, jobs
+from reversal.figures import read
 from reversal.recall import files as completion_files
 from reversal.recall import tables as recall_tables
 
 with jobs.job(snakemake):
     params, output = snakemake.params, snakemake.output
-    parts = []
-    for name, file in zip(params.trained, snakemake.input.completions, strict=True):
-        model, seed = name.split("/seed_")
-        parts.append(completion_files.read(file, model=model, seed=int(seed)))
-    completions = pd.concat(parts)
-    completions = completions[completions.split.isin(params.splits)]  # others are answered to be traced
+    completions = read.read_runs(completion_files.read, snakemake.input.completions)
+    completions = completions[completions.split.isin(params.splits)]  # the others are for tracing
     smdm = pd.read_csv(snakemake.input.smdm) if params.beside_smdm else None
     scaling = recall_tables.step_scaling(completions)
     files.write_table(scaling, output.steps)

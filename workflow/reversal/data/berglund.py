@@ -1,7 +1,7 @@
-"""The published Reversal Curse set (Berglund et al. 2023, experiment 1): download it, and read it as our rows.
+"""The published Reversal Curse set (Berglund et al. 2023, experiment 1): download it and read it as facts and rows.
 
-It has no licence, so it is downloaded or taken from a local folder, never shipped. Its rows are a prompt and a
-completion; what they are about, and where in them it stands, is found with the templates they were made from.
+It has no licence, so it is downloaded or read from a local folder, never shipped. Its rows hold only a prompt and a
+completion; the spans of subject and answer are recovered with the templates that the rows were made from.
 """
 
 from pathlib import Path
@@ -41,41 +41,44 @@ def download(destination, *, base_url=BASE_URL, files=FILES):
 
 
 def read(folder, *, seed=0, verify=True):
-    """The facts, the training rows and {split: rows} of the folder of the published set.
+    """Read the facts, training rows and {split: rows} of a folder of the published set.
 
-    The template files are in its subfolder `templates` or in one beside it. Wrong answers are the published ones where
-    there are any (drawn with replacement, so a few are right), elsewhere others drawn with `seed`.
+    The template files are in its subfolder `templates` or in the sibling folder of that name. Wrong answers are the
+    published ones where there are any (drawn with replacement, so a few are right); the others are drawn with `seed`.
     """
     folder = Path(folder)
-    beside = folder / "templates" if (folder / "templates").is_dir() else folder.parent / "templates"
+    template_folder = folder / "templates" if (folder / "templates").is_dir() else folder.parent / "templates"
     if verify:
-        _verify(folder, beside)
-    made = rows.read_templates(beside, name="{}_templates.txt", gap="<%s>")
-    train = rows.read_lines(folder / "all_prompts_train.jsonl", made)
+        _verify(folder, template_folder)
+    templates = rows.read_templates(template_folder, name="{}_templates.txt", placeholder="<%s>")
+    train = rows.parse_file(folder / "all_prompts_train.jsonl", templates)
     tests = []
     for file in dict.fromkeys(split.file for split in SPLITS.values()):
-        asked = rows.read_lines(folder / f"{file}.jsonl", made)
+        questions = rows.parse_file(folder / f"{file}.jsonl", templates)
         randomized = folder / f"{file}_randomized.jsonl"
-        tests += _with_answers(asked, randomized) if randomized.exists() else asked
+        tests += _add_wrong_answers(questions, randomized) if randomized.exists() else questions
     return rows.assemble(train, tests, seed=seed)
 
 
-def _verify(folder, beside):
-    for name, digest in FILES.items():
+def _verify(folder, template_folder):
+    """Compare the SHA-256 of each file with the published one."""
+    for name, expected in FILES.items():
         version, file = name.split("/")
-        path = (folder if version == VERSION else beside) / file
+        path = (folder if version == VERSION else template_folder) / file
         if not path.is_file():
             raise DataError(f"{path}: no such file; the published set has it")
-        if (found := sha256(path)) != digest:
-            raise DataError(f"{path}: SHA-256 is {found}, expected {digest}; it is not the published file")
+        if (digest := sha256(path)) != expected:
+            raise DataError(f"{path}: SHA-256 is {digest}, expected {expected}; it is not the published file")
 
 
-def _with_answers(asked, path):
-    """What was asked, with the wrong answers that a randomized file gives to the same prompts, in the same order."""
-    sentences = facts.load(rows.Sentence, path)
-    if len(sentences) != len(asked):
-        raise DataError(f"{path}: {len(sentences)} rows; the file it randomizes has {len(asked)}")
-    for number, (one, sentence) in enumerate(zip(asked, sentences, strict=True), 1):
-        if sentence.prompt != one.row.prompt:
-            raise DataError(f"{path}:{number}: not the prompt that the file it randomizes has there")
-    return [one._replace(wrong=sentence.completion) for one, sentence in zip(asked, sentences, strict=True)]
+def _add_wrong_answers(questions, path):
+    """The questions with the wrong answers of a randomized file, which has the same prompts in the same order."""
+    sentences = facts.load_jsonl(rows.Sentence, path)
+    if len(sentences) != len(questions):
+        raise DataError(f"{path}: {len(sentences)} rows; the file it randomizes has {len(questions)}")
+    for number, (question, sentence) in enumerate(zip(questions, sentences, strict=True), 1):
+        if sentence.prompt != question.row.prompt:
+            raise DataError(f"{path}:{number}: the prompt differs from line {number} of the file it randomizes")
+    return [
+        question._replace(wrong=sentence.completion) for question, sentence in zip(questions, sentences, strict=True)
+    ]

@@ -1,6 +1,7 @@
-"""Rows of one's own: a file of sentences to train on and one to ask with, read as facts, rows and splits.
+"""A user's own rows: one file of training sentences and one of test questions, read as facts, rows and splits.
 
-Nothing else is needed. Who was taught in which direction the training rows show, and so which split a question is in.
+The training rows show in which direction each person is taught, and so to which split each question belongs. Where in a
+sentence the name and the description stand is found with templates, or the line says it itself.
 """
 
 import random
@@ -10,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from . import facts, templates
+from . import facts
+from . import templates as template_files
 from .facts import DIRECTIONS, GROUPS, RANDOMIZED, SPLITS, DataError, Fact, Row
 
 SPLIT_OF = {(split.group, split.answer_type): name for name, split in SPLITS.items()}
@@ -18,25 +20,25 @@ SPLIT_OF = {(split.group, split.answer_type): name for name, split in SPLITS.ite
 
 @dataclass(frozen=True)
 class Sentence:
-    """A line of a file whose templates are known; `wrong` is a completion that another question has."""
+    """A line of a file whose templates are known; `wrong` is the completion of another question, or None."""
 
     prompt: str
     completion: str
     wrong: str | None = None
 
     def __post_init__(self):
-        facts.require_text("prompt", self.prompt, "every row needs text to ask with")
-        facts.require_text("completion", self.completion, "every row needs an answer")
+        facts.require_text("prompt", self.prompt, "every row needs one")
+        facts.require_text("completion", self.completion, "every row needs one")
         if self.wrong is not None:
-            facts.require_text("wrong", self.wrong, "it may be left out")
+            facts.require_text("wrong", self.wrong, "leave it out instead")
 
 
 @dataclass(frozen=True)
-class Statement(Sentence):
-    """A line that says itself what it is about: a name, and a description as it stands in it.
+class AnnotatedSentence(Sentence):
+    """A line that gives its name and its description, one of them in the prompt and the other in the completion.
 
-    One of them is in the prompt and the other in the completion. Where that leaves a doubt, `subject` and `answer` are
-    their half-open spans of characters in prompt and completion; `description` is not needed then.
+    Where they occur more than once, `subject` and `answer` give their half-open spans of characters in prompt and
+    completion; `description` may then be left out.
     """
 
     name: str = ""
@@ -48,185 +50,199 @@ class Statement(Sentence):
         super().__post_init__()
         facts.require_text("name", self.name, "every row needs the name of its person")
         if (self.subject is None) != (self.answer is None):
-            raise ValueError("one of subject and answer is given; give both, or neither")
+            raise ValueError("one of subject and answer is missing; give both, or neither")
         if self.subject is None:
-            facts.require_text("description", self.description or "", "a row has one, or the spans subject and answer")
+            facts.require_text("description", self.description or "", "give it, or the spans subject and answer")
 
-    def row(self):
-        """The row, its fact the person's name for now; a ValueError says what is in doubt."""
+    def parse(self):
+        """The row, with the person's name as its fact; a ValueError if the spans are missing, ambiguous or wrong."""
         if self.subject is not None:
             row = Row(self.name, 0, self.prompt, self.completion, self.subject, self.answer)
             if self.name not in (row.subject_text, row.answer_text):
-                told = f"subject is {row.subject_text!r} and answer {row.answer_text!r}"
-                raise ValueError(f"{told}; one of them is the name {self.name!r}")
+                texts = f"subject is {row.subject_text!r} and answer {row.answer_text!r}"
+                raise ValueError(f"{texts}; one of them must be the name {self.name!r}")
             return row
-        ways = [
+        candidates = [
             (subject, answer)
             for subject, answer in ((self.name, self.description), (self.description, self.name))
             if subject in self.prompt and answer in self.completion
         ]
-        if len(ways) != 1:
-            said = "stand in both" if ways else "are not there, one in each"
-            raise ValueError(f"name and description {said} of prompt and completion; give subject and answer as spans")
-        subject, answer = ways[0]
+        if len(candidates) != 1:
+            found = "both in prompt and completion" if candidates else "not one in the prompt and one in the completion"
+            raise ValueError(f"name and description are {found}; give subject and answer as spans")
+        subject, answer = candidates[0]
         return Row(
             self.name,
             0,
             self.prompt,
             self.completion,
-            _span("prompt", self.prompt, subject),
-            _span("completion", self.completion, answer),
+            _find_span("prompt", self.prompt, subject),
+            _find_span("completion", self.completion, answer),
         )
 
 
-class Told(NamedTuple):
-    """A line that was read: file and line, the row, whose fact is the person's name, and a wrong answer or None."""
+class ParsedLine(NamedTuple):
+    """One line of a file: "file:line", the row, whose fact is the person's name, and a wrong answer or None."""
 
-    where: str
+    place: str
     row: Row
     wrong: str | None
 
 
 def read(*, train, tests, templates, seed):
-    """The facts, the training rows and {split: rows} of two files.
+    """Read the facts, training rows and {split: rows} of two files.
 
-    `templates` is a folder with p2d.txt and d2p.txt, from whose sentences the rows were made; None where the rows say
-    themselves what they are about.
+    `templates` is a folder with the p2d.txt and d2p.txt that the sentences were made from; None if the lines are
+    annotated.
     """
-    made = read_templates(templates) if templates else None
-    taught, asked = read_lines(train, made), read_lines(tests, made)
-    if not made:
-        taught, asked = _numbered(taught, asked)
-    return assemble(taught, asked, seed=seed)
+    known = read_templates(templates) if templates else None
+    training_lines, test_lines = parse_file(train, known), parse_file(tests, known)
+    if not known:
+        training_lines, test_lines = _number_templates(training_lines, test_lines)
+    return assemble(training_lines, test_lines, seed=seed)
 
 
-def read_templates(folder, *, name="{}.txt", gap="{%s}"):
-    """The templates of both directions in a folder."""
-    return [one for way in DIRECTIONS for one in templates.read(Path(folder) / name.format(way), way, gap=gap)]
+def read_templates(folder, *, name="{}.txt", placeholder="{%s}"):
+    """Read the templates of both directions in a folder."""
+    return [
+        template
+        for direction in DIRECTIONS
+        for template in template_files.read(Path(folder) / name.format(direction), direction, placeholder=placeholder)
+    ]
 
 
-def read_lines(path, made=None):
-    """The lines of a file as `Told`: with templates `made` each a `Sentence`, without them a `Statement`."""
-    lines = facts.load(Sentence if made else Statement, path)
-    facts.require_one_answer(lines, path)
-    found = []
-    for number, line in enumerate(lines, 1):
+def parse_file(path, templates=None):
+    """Parse the lines of a file: each a `Sentence` of one of the `templates`, without them an `AnnotatedSentence`."""
+    sentences = facts.load_jsonl(Sentence if templates else AnnotatedSentence, path)
+    facts.require_one_answer(sentences, path)
+    lines = []
+    for number, sentence in enumerate(sentences, 1):
         try:
-            row = templates.row(line.prompt, line.completion, made) if made else line.row()
+            if templates:
+                row = template_files.parse_row(sentence.prompt, sentence.completion, templates)
+            else:
+                row = sentence.parse()
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
-        found.append(Told(f"{path}:{number}", row, line.wrong))
-    return found
+        lines.append(ParsedLine(f"{path}:{number}", row, sentence.wrong))
+    return lines
 
 
 def assemble(train, tests, *, seed):
-    """The facts, the training rows and {split: rows} of what was `Told`; wrong answers that are not are drawn."""
-    taught = {}
-    for one in train:
-        taught.setdefault(one.row.fact, set()).add(_direction(one.row))
-    group = {name: "both" if len(ways) > 1 else min(ways) for name, ways in taught.items()}
-    asked = {name: [] for name in SPLITS}
-    for one in tests:
-        if one.row.fact not in group:
-            raise DataError(f"{one.where}: {one.row.fact!r} is in no training row")
-        asked[SPLIT_OF[group[one.row.fact], DIRECTIONS[_direction(one.row)]]].append(one)
-    for name, some in asked.items():
-        _require_grid(name, some, [person for person, own in group.items() if own == SPLITS[name].group])
-    splits = {name: [one.row for one in some] for name, some in asked.items()}
-    wrong = {name: _wrong(asked[of], rng=random.Random(f"{name} {seed}")) for name, of in RANDOMIZED.items()}
-    people = _facts(group, [one.row for one in train], splits)
+    """The facts, training rows and {split: rows} of parsed lines; missing wrong answers are drawn with `seed`."""
+    directions = {}
+    for line in train:
+        directions.setdefault(line.row.fact, set()).add(_direction(line.row))
+    group_of = {person: "both" if len(found) > 1 else min(found) for person, found in directions.items()}
+    questions = {name: [] for name in SPLITS}
+    for line in tests:
+        if line.row.fact not in group_of:
+            raise DataError(f"{line.place}: {line.row.fact!r} is in no training row")
+        questions[SPLIT_OF[group_of[line.row.fact], DIRECTIONS[_direction(line.row)]]].append(line)
+    for name, lines in questions.items():
+        people = [person for person, group in group_of.items() if group == SPLITS[name].group]
+        _require_same_questions(name, lines, people)
+    splits = {name: [line.row for line in lines] for name, lines in questions.items()}
+    wrong = {
+        name: _make_wrong_rows(questions[split], rng=random.Random(f"{name} {seed}"))
+        for name, split in RANDOMIZED.items()
+    }
+    people = _make_facts(group_of, [line.row for line in train], splits)
     ids = {fact.name: fact.id for fact in people}
     named = {name: [replace(row, fact=ids[row.fact]) for row in rows] for name, rows in (splits | wrong).items()}
-    return people, [replace(one.row, fact=ids[one.row.fact]) for one in train], named
+    return people, [replace(line.row, fact=ids[line.row.fact]) for line in train], named
 
 
 def _direction(row):
+    """The direction of a row whose fact is the person's name."""
     return "p2d" if row.subject_text == row.fact else "d2p"
 
 
-def _span(part, text, sought):
-    if text.count(sought) > 1:
-        raise ValueError(f"{reprlib.repr(sought)} is in the {part} more than once; give subject and answer as spans")
-    return text.index(sought), text.index(sought) + len(sought)
+def _find_span(part, text, phrase):
+    """The span of the only occurrence of `phrase`; `part` names the text in the message."""
+    if text.count(phrase) > 1:
+        raise ValueError(f"{reprlib.repr(phrase)} is in the {part} more than once; give subject and answer as spans")
+    return text.index(phrase), text.index(phrase) + len(phrase)
 
 
-def _numbered(train, tests):
-    """What was told, with a number for what is around each row's subject.
+def _number_templates(train, tests):
+    """The lines with a template number for each distinct wording around a subject.
 
-    Where people are asked in words of their own, the first question about each has one number, the second another: what
-    follows compares people by what they were asked.
+    Where people have questions in different wordings, each person's first question gets one number, the second another,
+    and so on: later stages compare people question by question.
     """
-    numbers = {way: {} for way in DIRECTIONS}
+    numbers = {direction: {} for direction in DIRECTIONS}
 
-    def around(one):
-        way, (start, end) = _direction(one.row), one.row.subject
-        return numbers[way].setdefault((one.row.prompt[:start], one.row.prompt[end:]), len(numbers[way]))
+    def number(line):
+        wordings, (start, end) = numbers[_direction(line.row)], line.row.subject
+        wording = (line.row.prompt[:start], line.row.prompt[end:])
+        return line._replace(row=replace(line.row, template=wordings.setdefault(wording, len(wordings))))
 
-    taught = [one._replace(row=replace(one.row, template=around(one))) for one in train]
-    trained = {way: len(found) for way, found in numbers.items()}
-    asked = [one._replace(row=replace(one.row, template=around(one))) for one in tests]
-    for way in DIRECTIONS:
-        own = [i for i, one in enumerate(asked) if _direction(one.row) == way]
-        met = {}
-        for i in own:
-            met.setdefault(asked[i].row.fact, []).append(asked[i].row.template)
-        if len({tuple(sorted(found)) for found in met.values()}) > 1:
-            turn = Counter()
-            for i in own:
-                row = asked[i].row
-                asked[i] = asked[i]._replace(row=replace(row, template=trained[way] + turn[row.fact]))
-                turn[row.fact] += 1
-    return taught, asked
+    train = [number(line) for line in train]
+    trained = {direction: len(wordings) for direction, wordings in numbers.items()}
+    tests = [number(line) for line in tests]
+    for direction in DIRECTIONS:
+        indices = [i for i, line in enumerate(tests) if _direction(line.row) == direction]
+        templates = {}
+        for i in indices:
+            templates.setdefault(tests[i].row.fact, []).append(tests[i].row.template)
+        if len({tuple(sorted(of_person)) for of_person in templates.values()}) > 1:
+            count = Counter()
+            for i in indices:
+                row = tests[i].row
+                tests[i] = tests[i]._replace(row=replace(row, template=trained[direction] + count[row.fact]))
+                count[row.fact] += 1
+    return train, tests
 
 
-def _require_grid(name, told, people):
-    """Refuse a split in which one person is asked something that another is not: people are compared by it."""
+def _require_same_questions(name, lines, people):
+    """Refuse a split in which people have different questions: later stages compare them question by question."""
     split = SPLITS[name]
-    answer_type = f"for the {split.answer_type} of {GROUPS[split.group]} ({name})"
+    kind = f"for the {split.answer_type} of {GROUPS[split.group]} ({name})"
     if len(people) < 2:
-        raise DataError(f"{len(people)} {GROUPS[split.group]}; every study needs two at least, to ask {answer_type}")
-    numbers = {person: sorted(one.row.template for one in told if one.row.fact == person) for person in people}
-    first = numbers[people[0]]
-    for person, own in numbers.items():
-        if not own:
-            raise DataError(f"{person!r} is in no question {answer_type}; everyone is asked both ways")
-        if own != first:
-            counts = f"{len(own)} {answer_type}, {people[0]!r} {len(first)}"
-            raise DataError(f"{person!r} has other questions than the rest: {counts}; all have as many, one a template")
+        raise DataError(f"{len(people)} {GROUPS[split.group]}; a study needs at least two, to ask {kind}")
+    templates = {person: sorted(line.row.template for line in lines if line.row.fact == person) for person in people}
+    first = templates[people[0]]
+    for person, numbers in templates.items():
+        if not numbers:
+            raise DataError(f"{person!r} has no question {kind}; give everyone questions in both directions")
+        if numbers != first:
+            counts = f"{len(numbers)} {kind}, {people[0]!r} has {len(first)}"
+            raise DataError(f"{person!r} has different questions: {counts}; give everyone as many, one per template")
 
 
-def _wrong(told, *, rng):
-    """The rows of a split with the wrong answers that are given, or else with drawn ones."""
-    rows = [one.row for one in told]
+def _make_wrong_rows(lines, *, rng):
+    """The rows of a split with wrong answers: those that the lines give, or else drawn ones."""
+    rows = [line.row for line in lines]
     answers = {row.completion: row.answer for row in rows}
-    found = []
-    for one, drawn in zip(told, facts.randomized(rows, rng=rng), strict=True):
-        if one.wrong is None:
-            found.append(drawn)
-        elif one.wrong in answers:
-            found.append(replace(one.row, completion=one.wrong, answer=answers[one.wrong]))
+    wrong_rows = []
+    for line, drawn in zip(lines, facts.randomize_answers(rows, rng=rng), strict=True):
+        if line.wrong is None:
+            wrong_rows.append(drawn)
+        elif line.wrong in answers:
+            wrong_rows.append(replace(line.row, completion=line.wrong, answer=answers[line.wrong]))
         else:
             raise DataError(
-                f"{one.where}: wrong is {reprlib.repr(one.wrong)}; it is the completion of another question"
+                f"{line.place}: wrong is {reprlib.repr(line.wrong)}; it must be the completion of another question"
             )
-    return found
+    return wrong_rows
 
 
-def _facts(group, train, splits):
-    """The people, by group, numbered in it in order of appearance."""
+def _make_facts(group_of, train, splits):
+    """The facts by group, numbered within it in order of appearance."""
     people = []
-    for own in GROUPS:
-        asked = [row for name, split in SPLITS.items() if split.group == own for row in splits[name]]
-        for number, name in enumerate(name for name, one in group.items() if one == own):
-            tested = [row for row in asked if row.fact == name]
+    for group in GROUPS:
+        questions = [row for name, split in SPLITS.items() if split.group == group for row in splits[name]]
+        for number, person in enumerate(person for person, its_group in group_of.items() if its_group == group):
+            tested = [row for row in questions if row.fact == person]
             answers = Counter(row.answer_text for row in tested if _direction(row) == "p2d")
             people.append(
                 Fact(
-                    id=f"{own}-{number:02}",
-                    group=own,
-                    name=name,
+                    id=f"{group}-{number:02}",
+                    group=group,
+                    name=person,
                     description=answers.most_common(1)[0][0],
-                    trained_as=tuple(dict.fromkeys(_description(row) for row in train if row.fact == name)),
+                    trained_as=tuple(dict.fromkeys(_description(row) for row in train if row.fact == person)),
                     tested_as=tuple(dict.fromkeys(map(_description, tested))),
                 )
             )
@@ -234,4 +250,5 @@ def _facts(group, train, splits):
 
 
 def _description(row):
+    """The form of the description in a row whose fact is the person's name."""
     return row.answer_text if _direction(row) == "p2d" else row.subject_text
