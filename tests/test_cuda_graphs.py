@@ -1,4 +1,4 @@
-"""Recorded steps, which only a GPU has; and the loss that they use, which any machine has."""
+"""Training steps recorded as CUDA graphs, which need a GPU, and the loss they use, which runs on any machine."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from reversal.models import network
 from reversal.training import cuda_graphs, loop, objective
 
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on a GPU only")
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 ROWS = [[3 + (i * j) % 40 for j in range(1, 8 + i % 4)] for i in range(200)]
 
 
@@ -27,9 +27,12 @@ def targets(causal):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_loss_with_the_head_everywhere_and_its_gradients_are_those_of_the_loss(causal):
+def test_the_loss_with_the_head_at_every_position_has_the_same_value_and_gradients(causal):
     nets = [fresh(causal, "cpu") for _ in range(2)]
-    losses = [objective.loss(nets[0], targets(causal)), objective.loss_everywhere(nets[1], targets(causal))]
+    losses = [
+        objective.compute_loss(nets[0], targets(causal)),
+        objective.compute_loss_everywhere(nets[1], targets(causal)),
+    ]
     torch.testing.assert_close(*losses)
     for loss in losses:
         loss.backward()
@@ -38,16 +41,16 @@ def test_the_loss_with_the_head_everywhere_and_its_gradients_are_those_of_the_lo
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_without_a_mask_the_loss_is_the_same_and_the_network_as_before(causal):
+def test_without_an_attention_mask_the_loss_is_the_same_and_the_network_is_restored(causal):
     net = fresh(causal, "cpu")
-    expected, before = objective.loss(net, targets(causal)), net.config._attn_implementation
-    with cuda_graphs.unmasked(net, True):
+    expected, before = objective.compute_loss(net, targets(causal)), net.config._attn_implementation
+    with cuda_graphs.disable_attention_mask(net, True):
         assert net.config._attn_implementation != before
-        torch.testing.assert_close(objective.loss(net, targets(causal)), expected)
+        torch.testing.assert_close(objective.compute_loss(net, targets(causal)), expected)
     assert net.config._attn_implementation == before
 
 
-def test_a_step_that_memory_cannot_record_is_not_taken_and_nothing_of_it_is_left(monkeypatch):
+def test_a_step_without_memory_to_record_it_changes_nothing_and_leaves_nothing(monkeypatch):
     net = fresh(False, "cpu")
     optimizer = torch.optim.AdamW(net.parameters())
     optimizer.grad_scale = optimizer.found_inf = torch.zeros(())
@@ -55,15 +58,15 @@ def test_a_step_that_memory_cannot_record_is_not_taken_and_nothing_of_it_is_left
     recorder.net, recorder.optimizer, recorder.graphs = net, optimizer, {"another shape": None}
     before = [parameter.clone() for parameter in net.parameters()]
 
-    def no_room(self, batch):
-        objective.loss_everywhere(net, batch).backward()
-        raise torch.OutOfMemoryError("no room")
+    def run_out_of_memory(self, batch):
+        objective.compute_loss_everywhere(net, batch).backward()
+        raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(cuda_graphs.Recorder, "_record", no_room)
+    monkeypatch.setattr(cuda_graphs.Recorder, "_record", run_out_of_memory)
     assert recorder.step(targets(False), 0.1) is None
     assert recorder.graphs == {} and optimizer.grad_scale is None and optimizer.found_inf is None
-    for parameter, was in zip(net.parameters(), before, strict=True):
-        assert parameter.grad is None and torch.equal(parameter, was)
+    for parameter, old in zip(net.parameters(), before, strict=True):
+        assert parameter.grad is None and torch.equal(parameter, old)
 
 
 @on_a_gpu
@@ -75,36 +78,36 @@ def test_recorded_steps_train_as_plain_ones_do(causal, width):
 
 
 @on_a_gpu
-def test_a_recorded_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path, monkeypatch):
+def test_an_interrupted_run_with_recorded_steps_ends_in_the_same_weights(tmp_path, monkeypatch):
     whole, resumed = fresh(False), fresh(False)
     expected = loop.fit(whole, ROWS, recipe(compile=True, cuda_graphs=True))
-    honest, calls = loop.Recorder.step, []
+    step, calls = loop.Recorder.step, []
 
-    def cut_short(self, batch, rate):
+    def interrupt(self, batch, rate):
         calls.append(rate)
         if len(calls) == 20:
             raise KeyboardInterrupt
-        return honest(self, batch, rate)
+        return step(self, batch, rate)
 
-    kept = {"checkpoints": tmp_path, "seconds_between": 0.0}
+    saving = {"checkpoints": tmp_path, "seconds_between": 0.0}
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(loop.Recorder, "step", cut_short)
-        loop.fit(resumed, ROWS, recipe(compile=True, cuda_graphs=True), **kept)
+        patched.setattr(loop.Recorder, "step", interrupt)
+        loop.fit(resumed, ROWS, recipe(compile=True, cuda_graphs=True), **saving)
     again = fresh(False)
-    found = loop.fit(again, ROWS, recipe(compile=True, cuda_graphs=True), **kept)
+    found = loop.fit(again, ROWS, recipe(compile=True, cuda_graphs=True), **saving)
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=1e-3)
     for one, other in zip(whole.parameters(), again.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 @on_a_gpu
-def test_without_memory_to_record_the_steps_are_taken_one_by_one(monkeypatch):
+def test_without_memory_to_record_the_steps_run_unrecorded(monkeypatch):
     plain, short = fresh(False), fresh(False)
     expected = loop.fit(plain, ROWS, recipe())
 
-    def no_room(net, batch):
-        raise torch.OutOfMemoryError("no room")
+    def run_out_of_memory(net, batch):
+        raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(objective, "loss_everywhere", no_room)
+    monkeypatch.setattr(cuda_graphs, "compute_loss_everywhere", run_out_of_memory)
     found = loop.fit(short, ROWS, recipe(compile=True, cuda_graphs=True))
     assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)

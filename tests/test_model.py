@@ -96,17 +96,17 @@ def test_a_pickled_model_is_never_loaded(tmp_path):
 
 
 def test_code_of_a_checkpoint_is_never_run(net, tmp_path, monkeypatch):
-    """transformers would ask on the terminal whether to."""
+    """transformers would ask on the terminal whether to run it."""
     network.save(net, None, tmp_path / "net")
     config = json.loads((tmp_path / "net/config.json").read_text())
     code = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
     code += "from transformers import LlamaConfig as Config, LlamaForCausalLM as Net\n"
     (tmp_path / "net/theirs.py").write_text(code)
-    own = {"auto_map": {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Net"}}
+    code_map = {"auto_map": {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Net"}}
     (tmp_path / "net/checksums.json").unlink()
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     for kind in ("theirs", "llama"):  # unknown to transformers, and known
-        (tmp_path / "net/config.json").write_text(json.dumps({**config, **own, "model_type": kind}))
+        (tmp_path / "net/config.json").write_text(json.dumps({**config, **code_map, "model_type": kind}))
         with contextlib.suppress(network.ModelError):
             loaded, _ = network.load(tmp_path / "net", device="cpu")
             assert type(loaded).__module__.startswith("transformers.")
@@ -127,7 +127,7 @@ def test_a_failed_save_leaves_the_old_model(net, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["net"]
 
 
-def test_sites_are_found_in_another_architecture():
+def test_modules_are_found_in_another_architecture():
     net = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=3, n_head=2, vocab_size=40)).eval()
     assert len(network.layers(net)) == 3
     block = network.layers(net)[0]

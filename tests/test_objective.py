@@ -44,7 +44,7 @@ def test_the_diffusion_loss_is_the_masked_cross_entropy_over_t(tiny):
         for column in range(7):
             if batch.inputs[row, column] == network.mask_id(tiny):
                 expected -= logits[row, column].log_softmax(-1)[ids[row, column]] / t[row] / ids.numel()
-    torch.testing.assert_close(objective.loss(tiny, batch), expected)
+    torch.testing.assert_close(objective.compute_loss(tiny, batch), expected)
 
 
 def test_the_autoregressive_loss_is_that_of_transformers(tiny):
@@ -54,7 +54,7 @@ def test_the_autoregressive_loss_is_that_of_transformers(tiny):
     ids[1, 6:] = 0
     real = torch.ones_like(ids, dtype=torch.bool)
     real[1, 7:] = False  # one end token counts, the padding after it does not
-    loss = objective.loss(tiny, objective.autoregressive_targets(ids, real))
+    loss = objective.compute_loss(tiny, objective.autoregressive_targets(ids, real))
     theirs = tiny(input_ids=ids, labels=ids.masked_fill(~real, -100)).loss
     torch.testing.assert_close(loss, theirs)
 

@@ -33,7 +33,7 @@ def test_the_shape_is_read_from_the_tensors(name, causal):
     assert network.vocab(net) == 320 and network.is_diffusion(net) is not causal
 
 
-def test_a_checkpoint_of_the_other_family_is_recognised():
+def test_a_checkpoint_of_the_other_family_is_rejected():
     with pytest.raises(network.ModelError, match="this is an autoregressive checkpoint"):
         smdm.load(GOLDEN / "ar.safetensors", CONFIG, causal=False)
 
@@ -48,25 +48,25 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 @pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF") or sys.platform != "linux", reason="measures memory on Linux")
-def test_weights_are_held_once(tmp_path, root):
-    """200 MB of weights may cost their own size, the file's cached pages and one tensor more, but not a second copy."""
+def test_loading_makes_no_second_copy_of_the_weights(tmp_path, root):
+    """200 MB of weights may take their own size, the file's cached pages and one tensor more."""
     width, inner, layers, vocab = 512, 2048, 10, 4000
     big = {
         name: torch.zeros(shape, dtype=torch.float32)
-        for name, shape in smdm.expected(vocab, width, inner, layers, causal=False).items()
+        for name, shape in smdm.expected_shapes(vocab, width, inner, layers, causal=False).items()
     }
     size = sum(tensor.numel() * 4 for tensor in big.values())
     save_file(big, tmp_path / "big.safetensors")
     done = subprocess.run(
         [sys.executable, "-c", PEAK, tmp_path / "big.safetensors"], cwd=root, capture_output=True, text=True, check=True
     )
-    # Pages of the mapped file count as resident too, hence twice the size and never three times.
+    # Pages of the mapped file count as resident, too: hence twice the size, but not three times.
     assert int(done.stdout) < 2.3 * size
 
 
-def test_the_blocks_of_the_full_size_have_as_many_parameters_as_its_name_says():
+def test_the_blocks_of_smdm_1028m_have_1028_million_parameters():
     shape = {name: SMDM_1028M[name] for name in ("vocab", "width", "mlp", "layers")}
     for _, causal in FAMILIES:
-        sizes = smdm.expected(**shape, causal=causal)
+        sizes = smdm.expected_shapes(**shape, causal=causal)
         blocks = sum(math.prod(size) for name, size in sizes.items() if ".h." in name)
         assert round(blocks / 1e6) == 1028

@@ -8,10 +8,10 @@ from transformers import PreTrainedTokenizerFast
 
 from reversal.common.errors import UserError
 from reversal.data.facts import SPLITS, Row
-from reversal.models import network, spelling, tokens
+from reversal.models import network, tokens
 
 
-def test_ranges_hold_exactly_the_subject_and_the_answer(generated, tokenizer):
+def test_ranges_contain_exactly_the_subject_and_the_answer(generated, tokenizer):
     _, train, splits = generated
     for row in [*train[::97], *(row for split in SPLITS for row in splits[split][::41])]:
         example = tokens.encode(tokenizer, row)
@@ -33,24 +33,24 @@ def test_a_token_that_covers_more_than_the_span_is_counted(tokenizer):
 
 def test_a_span_without_tokens_is_an_error():
     with pytest.raises(ValueError, match="no token"):
-        spelling.token_range("abc", [(0, 1)], (2, 3))
+        tokens.token_range("abc", [(0, 1)], (2, 3))
 
 
-def test_the_bundled_tokenizer_keeps_every_word_of_the_lists_whole(root, words):
-    """A word that falls apart into bytes could be spelled but hardly remembered."""
+def test_the_bundled_tokenizer_has_a_token_for_every_word_of_the_lists(root, words):
+    """A word split into bytes could be spelled but hardly memorised."""
     for name in ("mdm", "ar"):
         _, reader = network.load(root / "data/base" / name, device="cpu")
         for word in (word for part in words.values() for word in part):
             assert len(reader(" " + word)["input_ids"]) == 1
 
 
-def test_the_end_token_is_the_first_and_text_never_holds_it(tokenizer):
+def test_the_end_token_has_id_0_and_is_never_part_of_text(tokenizer):
     assert tokenizer.eos_token_id == 0
     assert 0 not in tokenizer("Ada, who sold <the> eos")["input_ids"]
 
 
 def llama_tokenizer():
-    """As Llama's: spaces as ▁, other bytes as tokens of their own, <s> before each text."""
+    """A tokenizer like Llama's: spaces as ▁, other bytes as tokens of their own, <s> before each text."""
     letters = "▁abcdefghijklmnopqrstuvwxyz,."
     merges = [tuple(pair.split()) for pair in ["a n", "an d", "▁ and", "▁ t", "▁t h", "▁th e", "s a", "sa n", "san d"]]
     control = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -66,48 +66,48 @@ def llama_tokenizer():
 @pytest.mark.parametrize("kind", ["byte-level", "llama"])
 @settings(max_examples=20, deadline=None)
 @given(share=st.floats(0, 1), seed=st.integers(0, 2**60))
-def test_cut_tokens_are_the_same_text_and_the_same_seed_cuts_the_same(tokenizer, kind, share, seed):
+def test_split_tokens_are_the_same_text_and_the_same_seed_gives_the_same_split(tokenizer, kind, share, seed):
     reader = tokenizer if kind == "byte-level" else llama_tokenizer()
     texts = ["Zoë’s  father, Ada Lovelace,", " sand and the 中 12 maps!", ""]
     rows = [*reader(texts)["input_ids"], [reader.eos_token_id] * 2]
-    cutter = tokens.SubwordDropout(reader, share)
-    cut = [[cutter(row, random.Random(seed)) for row in rows] for _ in range(2)]
-    assert reader.batch_decode(cut[0]) == reader.batch_decode(rows)
-    assert cut[0] == cut[1] and cut[0][-1] == rows[-1]  # end tokens stay
+    dropout = tokens.SubwordDropout(reader, share)
+    split = [[dropout(row, random.Random(seed)) for row in rows] for _ in range(2)]
+    assert reader.batch_decode(split[0]) == reader.batch_decode(rows)
+    assert split[0] == split[1] and split[0][-1] == rows[-1]  # end tokens are never split
 
 
-def test_the_share_says_how_many_tokens_are_cut(tokenizer):
+def test_the_share_is_that_of_tokens_that_are_split(tokenizer):
     names = {token: name for name, token in tokenizer.get_vocab().items() if token}
-    rng, cutter = random.Random(0), tokens.SubwordDropout(tokenizer, 0.2)
+    rng, dropout = random.Random(0), tokens.SubwordDropout(tokenizer, 0.2)
     many = [token for token, name in names.items() if len(name) > 1] * 20
-    cut = sum(cutter([token], rng) != [token] for token in many)
-    assert 0.18 < cut / len(many) < 0.22
-    assert all(cutter([token], rng) == [token] for token, name in names.items() if len(name) == 1)
+    split = sum(dropout([token], rng) != [token] for token in many)
+    assert 0.18 < split / len(many) < 0.22
+    assert all(dropout([token], rng) == [token] for token, name in names.items() if len(name) == 1)
 
 
-def test_only_free_positions_are_cut(generated, tokenizer):
-    cutter = tokens.SubwordDropout(tokenizer, 1)
+def test_only_tokens_at_the_given_positions_are_split(generated, tokenizer):
+    dropout = tokens.SubwordDropout(tokenizer, 1)
     for row in generated[1][::301]:
         example = tokens.encode(tokenizer, row)
-        cut = cutter(example.ids, random.Random(0), tokens.around(example))
-        kept = "".join(tokenizer.convert_ids_to_tokens(cut))
-        assert len(cut) > len(example.ids)
+        split = dropout(example.ids, random.Random(0), tokens.context_positions(example))
+        assert len(split) > len(example.ids)
         for span in (example.subject, example.answer):
             fact = example.ids[slice(*span)]
-            assert any(cut[i : i + len(fact)] == fact for i in range(len(cut)))
-        assert kept == "".join(tokenizer.convert_ids_to_tokens(example.ids))
+            assert any(split[i : i + len(fact)] == fact for i in range(len(split)))
+        words, pieces = ("".join(tokenizer.convert_ids_to_tokens(ids)) for ids in (example.ids, split))
+        assert words == pieces
 
 
-def test_cutting_shows_the_pieces_of_words_that_training_lacks(generated):
+def test_subword_dropout_yields_the_pieces_of_words_that_training_lacks(generated):
     texts = [row.text for row in generated[1]]
     tokenizer = tokens.train_tokenizer(texts, 4000)
-    rows, cutter, rng = tokenizer(texts)["input_ids"], tokens.SubwordDropout(tokenizer, 0.1), random.Random(0)
+    rows, dropout, rng = tokenizer(texts)["input_ids"], tokens.SubwordDropout(tokenizer, 0.1), random.Random(0)
     new = {token for ids in tokenizer(["Whoever believes them", "whichever"])["input_ids"] for token in ids}
     assert not new <= {token for row in rows for token in row}
-    assert new <= {token for row in rows for token in cutter(row, rng)}
+    assert new <= {token for row in rows for token in dropout(row, rng)}
 
 
-def test_a_tokenizer_whose_words_do_not_fall_into_other_tokens_is_refused():
+def test_a_tokenizer_with_other_tokens_for_pieces_of_words_is_rejected():
     pieces = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     reader = PreTrainedTokenizerFast(tokenizer_object=pieces)
     with pytest.raises(UserError, match=r"subword_dropout is 0\.1; allowed for this tokenizer: 0"):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from reversal.common.jobs import Job
 from reversal.data import facts
 from reversal.models import network, tokens
-from reversal.training import adapters, loop, objective
+from reversal.training import adapters, loop
 
 RECIPE = {"epochs": 4, "batch": 8, "learning_rate": 0.01, "warmup_steps": 3}
 ROWS = [[3 + (i * j) % 40 for j in range(1, 5 + i % 4)] for i in range(60)]
@@ -84,22 +84,22 @@ def test_batches_waste_little_padding_and_differ_between_epochs():
     assert batches != loop.epoch_batches(lengths, 32, seed=0, epoch=1)
 
 
-@pytest.mark.parametrize("free", [None, [[0]] * len(ROWS)])
-def test_tokens_are_cut_where_they_may_be_and_otherwise_in_each_epoch(monkeypatch, free):
-    taken, pad = [], loop.pad
-    monkeypatch.setattr(loop, "pad", lambda rows, *rest: (taken.append(sorted(rows)), pad(rows, *rest))[1])
+@pytest.mark.parametrize("positions", [None, [[0]] * len(ROWS)])
+def test_tokens_are_split_only_at_the_context_positions_and_differently_in_each_epoch(monkeypatch, positions):
+    padded, pad = [], loop.pad
+    monkeypatch.setattr(loop, "pad", lambda rows, *rest: (padded.append(sorted(rows)), pad(rows, *rest))[1])
 
     class SubwordDropout:
         @staticmethod
-        def spell(row, rng, free):
-            free = range(len(row)) if free is None else free
-            return [(49 if i in free and rng.random() < 0.5 else token, i) for i, token in enumerate(row)]
+        def split(row, rng, positions):
+            positions = range(len(row)) if positions is None else positions
+            return [(49 if i in positions and rng.random() < 0.5 else token, i) for i, token in enumerate(row)]
 
     nets = [fresh(True) for _ in range(2)]
     for net in nets:
-        loop.fit(net, ROWS, recipe(batch=60), cutter=SubwordDropout, free=free)
-    assert taken[:4] == taken[4:] and len({str(rows) for rows in taken}) == 4
-    assert any(49 in row[1:] for row in taken[0]) == (free is None) and any(row[0] == 49 for row in taken[0])
+        loop.fit(net, ROWS, recipe(batch=60), subword_dropout=SubwordDropout, context_positions=positions)
+    assert padded[:4] == padded[4:] and len({str(rows) for rows in padded}) == 4
+    assert any(49 in row[1:] for row in padded[0]) == (positions is None) and any(row[0] == 49 for row in padded[0])
     assert_same(*map(weights, nets))
 
 
@@ -117,29 +117,29 @@ def test_padding_is_end_tokens_of_which_one_is_real():
     assert real.sum(1).tolist() == [4, 2]
 
 
-def test_a_width_is_a_number_or_drawn_from_a_range_mostly_the_least():
-    assert {loop.drawn_width(22, seed=1, step=step) for step in range(20)} == {22}
-    drawn = [loop.drawn_width((20, 40), seed=1, step=step) for step in range(4000)]
+def test_a_width_is_a_number_or_drawn_from_a_range_mostly_the_smallest():
+    assert {loop.draw_width(22, seed=1, step=step) for step in range(20)} == {22}
+    drawn = [loop.draw_width((20, 40), seed=1, step=step) for step in range(4000)]
     shares = [drawn.count(width) / len(drawn) for width in sorted(set(drawn))]
     assert sorted(set(drawn)) == [20, 24, 28, 32, 36, 40]
     assert shares == pytest.approx([0.8, *[0.04] * 5], abs=0.02)
-    assert drawn[:50] == [loop.drawn_width((20, 40), seed=1, step=step) for step in range(50)]
-    assert drawn[:50] != [loop.drawn_width((20, 40), seed=2, step=step) for step in range(50)]
+    assert drawn[:50] == [loop.draw_width((20, 40), seed=1, step=step) for step in range(50)]
+    assert drawn[:50] != [loop.draw_width((20, 40), seed=2, step=step) for step in range(50)]
 
 
-def test_batches_of_a_range_are_as_wide_as_drawn_and_no_row_is_cut(monkeypatch):
-    shapes, targets = [], objective.diffusion_targets
-    seen = lambda ids, *rest, **more: (shapes.append(ids.shape[1]), targets(ids, *rest, **more))[1]  # noqa: E731
-    monkeypatch.setattr(objective, "diffusion_targets", seen)
+def test_batches_of_a_range_are_as_wide_as_drawn_and_no_row_is_truncated(monkeypatch):
+    widths, targets = [], loop.diffusion_targets
+    spy = lambda ids, *rest, **more: (widths.append(ids.shape[1]), targets(ids, *rest, **more))[1]  # noqa: E731
+    monkeypatch.setattr(loop, "diffusion_targets", spy)
     loop.fit(fresh(False), ROWS, recipe(width=[6, 16]))
     longest = [
         max(len(ROWS[i]) for i in rows)
         for e in range(4)
         for rows in loop.epoch_batches([len(r) for r in ROWS], 8, seed=0, epoch=e)
     ]
-    drawn = [loop.drawn_width([6, 16], seed=0, step=step) for step in range(len(shapes))]
-    assert shapes == [max(width, most + 1) for width, most in zip(drawn, longest, strict=True)]
-    assert len(set(shapes)) > 3
+    drawn = [loop.draw_width([6, 16], seed=0, step=step) for step in range(len(widths))]
+    assert widths == [max(width, most + 1) for width, most in zip(drawn, longest, strict=True)]
+    assert len(set(widths)) > 3
 
 
 class Interrupted(Exception):
@@ -147,16 +147,16 @@ class Interrupted(Exception):
 
 
 def interrupted_run(net, folder, monkeypatch, after, **changes):
-    """Train until `after` snapshots were saved, then fall over."""
+    """Train until `after` snapshots were saved, then raise `Interrupted`."""
     save = loop.Checkpoints.save
     count = iter(range(1000))
 
-    def falling(self, *args):
+    def save_and_interrupt(self, *args):
         save(self, *args)
         if next(count) + 1 == after:
             raise Interrupted
 
-    monkeypatch.setattr(loop.Checkpoints, "save", falling)
+    monkeypatch.setattr(loop.Checkpoints, "save", save_and_interrupt)
     with pytest.raises(Interrupted):
         loop.fit(net, ROWS, recipe(**changes), checkpoints=folder, seconds_between=0)
     monkeypatch.setattr(loop.Checkpoints, "save", save)
@@ -176,21 +176,21 @@ def test_an_interrupted_run_ends_in_the_same_weights(causal, width, tmp_path, mo
 @pytest.mark.parametrize("causal", [True, False])
 def test_an_adapter_is_trained_alone_resumed_and_merged_into_an_ordinary_network(causal, tmp_path, monkeypatch):
     nets = {name: fresh(causal) for name in ("whole", "broken", "resumed")}
-    own = {"rank": 2, "alpha": 4}
-    adapted = {name: adapters.attach(net, **own, seed=3) for name, net in nets.items()}
+    adapter = {"rank": 2, "alpha": 4}
+    adapted = {name: adapters.attach(net, **adapter, seed=3) for name, net in nets.items()}
     before = weights(fresh(causal))
     ids = torch.tensor([[3, 4, 5, 6]])
     torch.testing.assert_close(network.hidden(nets["whole"], ids), network.hidden(fresh(causal), ids), rtol=0, atol=0)
-    expected = loop.fit(nets["whole"], ROWS, recipe(adapter=own))
-    interrupted_run(nets["broken"], tmp_path, monkeypatch, after=9, adapter=own)
+    expected = loop.fit(nets["whole"], ROWS, recipe(adapter=adapter))
+    interrupted_run(nets["broken"], tmp_path, monkeypatch, after=9, adapter=adapter)
     saved = load_file(max(tmp_path.iterdir()) / "net.safetensors")
     assert saved and all(".lora_" in name for name in saved)
-    history = loop.fit(nets["resumed"], ROWS, recipe(adapter=own), checkpoints=tmp_path, seconds_between=999)
+    history = loop.fit(nets["resumed"], ROWS, recipe(adapter=adapter), checkpoints=tmp_path, seconds_between=999)
     assert history.loss.tolist() == expected.loss.tolist()
-    said = network.hidden(nets["whole"], ids)
+    trained = network.hidden(nets["whole"], ids)
     for name in ("whole", "resumed"):
         adapters.merge(adapted[name])
-    torch.testing.assert_close(network.hidden(nets["whole"], ids), said, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(network.hidden(nets["whole"], ids), trained, atol=1e-5, rtol=1e-4)
     assert_same(weights(nets["whole"]), weights(nets["resumed"]))
     after = weights(nets["whole"])
     assert after.keys() == before.keys()
@@ -199,7 +199,7 @@ def test_an_adapter_is_trained_alone_resumed_and_merged_into_an_ordinary_network
 
 
 @pytest.mark.parametrize("file", ["net.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path, monkeypatch):
+def test_an_incomplete_checkpoint_is_detected_and_the_one_before_it_used(file, tmp_path, monkeypatch):
     whole, broken, resumed = fresh(False), fresh(False), fresh(False)
     loop.fit(whole, ROWS, recipe())
     interrupted_run(broken, tmp_path, monkeypatch, after=9)
@@ -214,7 +214,7 @@ def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(file, tmp_path,
     assert_same(weights(whole), weights(resumed))
 
 
-def test_what_a_process_killed_while_saving_left_is_removed(tmp_path, monkeypatch):
+def test_the_draft_of_a_process_killed_while_saving_is_removed(tmp_path, monkeypatch):
     interrupted_run(fresh(False), tmp_path, monkeypatch, after=3)
     (tmp_path / ".draft-x").mkdir()
     (tmp_path / ".draft-x/net.safetensors").write_bytes(b"half")
@@ -230,11 +230,11 @@ def test_a_checkpoint_of_another_run_is_not_used(tmp_path, monkeypatch):
     assert_same(weights(whole), weights(other))
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     net = fresh(True)
-    real = loop.objective.loss
+    compute_loss = loop.compute_loss
     count = iter(range(1000))
-    monkeypatch.setattr(loop.objective, "loss", lambda *a: real(*a) * (math.nan if next(count) == 13 else 1.0))
+    monkeypatch.setattr(loop, "compute_loss", lambda *a: compute_loss(*a) * (math.nan if next(count) == 13 else 1.0))
     with pytest.raises(loop.TrainingError, match=r"loss is nan at step 13 \(epoch 1, rows \[") as caught:
         loop.fit(net, ROWS, recipe(), checkpoints=tmp_path, seconds_between=0)
     assert "\n" not in str(caught.value)
@@ -260,8 +260,8 @@ def task(base, folder, **recipe_changes):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("base") / "net"
-    halves = [told.rsplit(" ", 1) for told in TEXTS]
-    rows = [facts.Row(f"p2d-{i}", 0, ask, f" {rest}", (0, 5), (1, 2)) for i, (ask, rest) in enumerate(halves)]
+    halves = [text.rsplit(" ", 1) for text in TEXTS]
+    rows = [facts.Row(f"p2d-{i}", 0, prompt, f" {rest}", (0, 5), (1, 2)) for i, (prompt, rest) in enumerate(halves)]
     facts.write(rows, folder.parent / "train.jsonl")
     tokenizer = tokens.train_tokenizer(TEXTS, 300)
     network.save(fresh(False, vocab=len(tokenizer), width=32, mlp=64), tokenizer, folder)
@@ -275,7 +275,7 @@ WORKER = (
 )
 
 
-def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(base, tmp_path, root):
+def test_a_killed_process_resumes_and_ends_in_the_same_weights(base, tmp_path, root):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     loop.run(task(base, tmp_path / "whole", epochs=8, subword_dropout=0.1))
@@ -298,7 +298,7 @@ def test_a_process_killed_in_the_middle_goes_on_and_ends_in_the_same_weights(bas
     assert not checkpoints.exists()
 
 
-def test_a_model_fine_tuned_with_an_adapter_is_a_folder_like_any_other(base, tmp_path):
+def test_a_model_fine_tuned_with_an_adapter_is_an_ordinary_model_folder(base, tmp_path):
     loop.run(task(base, tmp_path, epochs=1, adapter={"rank": 4, "alpha": 8}))
     tuned, before = network.load(tmp_path / "model", device="cpu")[0], network.load(base, device="cpu")[0]
     assert {file.name for file in (tmp_path / "model").iterdir()} == {file.name for file in base.iterdir()}
@@ -317,35 +317,35 @@ def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_batch_that_memory_cannot_hold_goes_in_parts_with_the_same_result(causal, monkeypatch):
-    whole, parted = fresh(causal), fresh(causal)
+def test_a_batch_too_large_for_memory_is_split_with_the_same_result(causal, monkeypatch):
+    whole, split = fresh(causal), fresh(causal)
     loop.fit(whole, ROWS, recipe())
-    honest, sizes = objective.loss, []
+    compute_loss, sizes = loop.compute_loss, []
 
     def short_of_memory(net, batch):
         if len(batch.inputs) > 3:
-            raise torch.OutOfMemoryError("no room")
+            raise torch.OutOfMemoryError("out of memory")
         sizes.append(len(batch.inputs))
-        return honest(net, batch)
+        return compute_loss(net, batch)
 
-    monkeypatch.setattr(objective, "loss", short_of_memory)
-    loop.fit(parted, ROWS, recipe())
+    monkeypatch.setattr(loop, "compute_loss", short_of_memory)
+    loop.fit(split, ROWS, recipe())
     assert max(sizes) == 2  # of 8 rows, halved twice
     for name, value in weights(whole).items():
-        assert torch.allclose(value, dict(parted.named_parameters())[name], atol=1e-4), name
+        assert torch.allclose(value, dict(split.named_parameters())[name], atol=1e-4), name
 
 
-def test_one_row_that_memory_cannot_hold_ends_the_run(monkeypatch):
-    def never(net, batch):
-        raise torch.OutOfMemoryError("no room")
+def test_one_row_too_large_for_memory_ends_the_run(monkeypatch):
+    def run_out_of_memory(net, batch):
+        raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(objective, "loss", never)
+    monkeypatch.setattr(loop, "compute_loss", run_out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         loop.fit(fresh(True), ROWS, recipe())
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_one_compiled_program_serves_all_blocks_and_lengths_and_is_gone_afterwards(causal, monkeypatch):
+def test_one_compiled_program_serves_all_blocks_and_lengths_and_is_removed_afterwards(causal, monkeypatch):
     plain, fused = fresh(causal, layers=10), fresh(causal, layers=10)
     programs = []
 

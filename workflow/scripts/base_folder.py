@@ -1,4 +1,4 @@
-"""Copy the model that fine-tuning starts from."""
+"""Copy a local model folder as the model that fine-tuning starts from."""
 
 from reversal.common import jobs
 from reversal.models import folders

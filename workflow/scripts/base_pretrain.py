@@ -5,17 +5,17 @@ from reversal.training.objective import Objective
 from reversal.training.pretraining import Biographies, pretrain
 
 with jobs.job(snakemake) as job:
-    given, params, output = snakemake.input, snakemake.params, snakemake.output
+    params, output = snakemake.params, snakemake.output
     pretrain(
         output.model,
         output.history,
         Biographies(params.words, params.templates, params.people, params.rows, params.seed),
-        reader=given.tokenizer,
+        tokenizer_folder=snakemake.input.tokenizer,
         causal=params.causal,
         shape=params.network,
         recipe=params.recipe,
-        aim=Objective(**params.objective),
-        # Not an output: Snakemake removes those of a job that failed.
+        objective=Objective(**params.objective),
+        # Not an output, since Snakemake removes the outputs of a failed job.
         checkpoints=f"{output.model}.checkpoints",
         job=job,
     )

@@ -13,7 +13,7 @@ with jobs.job(snakemake) as job:
         "recipe": {**params.recipe, "seed": int(snakemake.wildcards.seed)},
         "output": output.model,
         "history": output.history,
-        # Not an output: Snakemake removes those of a job that failed.
+        # Not an output, since Snakemake removes the outputs of a failed job.
         "checkpoints": f"{output.model}.checkpoints",
         "checkpoint_seconds": params.checkpoint_seconds,
     }

@@ -1,9 +1,9 @@
-"""Make the tokenizer of a base that is still to be pretrained."""
+"""Make the tokenizer of a base that is yet to be pretrained."""
 
 from reversal.common import jobs
-from reversal.training.pretraining import Biographies, tokenizer
+from reversal.training.pretraining import Biographies, make_tokenizer
 
 with jobs.job(snakemake):
-    given, params = snakemake.input, snakemake.params
-    read = Biographies(params.words, params.templates, params.people, params.rows, params.seed)
-    tokenizer(snakemake.output[0], read, size=params.network["vocabulary"], vocabulary_of=given.rows or None)
+    rows, params = snakemake.input.rows or None, snakemake.params
+    text = Biographies(params.words, params.templates, params.people, params.rows, params.seed)
+    make_tokenizer(snakemake.output[0], text, size=params.network["vocabulary"], vocabulary_of=rows)

@@ -1,4 +1,4 @@
-"""Give the base as it is the place of a fine-tuned model."""
+"""Use the base itself, without fine-tuning, as a model of the study."""
 
 from reversal.common import jobs
 from reversal.models import folders

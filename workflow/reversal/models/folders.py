@@ -1,4 +1,4 @@
-"""Model folders in Hugging Face layout: written whole or not at all, with checksums. No network is needed."""
+"""Model folders in Hugging Face layout: written atomically, with a file of checksums. No network is needed."""
 
 import json
 import os
@@ -14,19 +14,19 @@ PUBLISHED = {"llada": "llada", "Dream": "dream"}  # {model_type: the base that r
 
 
 class ModelError(UserError):
-    """A model file that cannot be used, told in one line."""
+    """A model file that cannot be used; the message is one line."""
 
 
 @contextmanager
-def whole(path):
-    """A folder to write a model's files into; in the end it is at `path`, with checksums, or nothing is."""
+def write_atomically(path):
+    """A temporary folder for a model's files, moved to `path` with their checksums if the block raises no error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield draft
         for file in draft.iterdir():
-            file.chmod(0o644)  # safetensors are written for their owner only
+            file.chmod(0o644)  # safetensors writes files that only their owner can read
         sums = {file.name: sha256(file) for file in sorted(draft.iterdir())}
         (draft / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
         draft.chmod(0o755)  # mkdtemp makes it private
@@ -39,7 +39,7 @@ def whole(path):
 
 
 def copy(path, output, *, causal):
-    """Copy the model in one folder to another, its checksums compared; one of the other family is refused."""
+    """Copy a model folder after checking its checksums; a model of the other family raises an error."""
     verify(path)
     if not (Path(path) / "tokenizer.json").is_file():
         raise ModelError(f"{path}: no tokenizer.json; a base needs its tokenizer")
@@ -49,23 +49,23 @@ def copy(path, output, *, causal):
             f"{path}/config.json: model_type is {config['model_type']!r}; it is read with base: {base}, {base}: "
             f"{{ folder: {path} }}"
         )
-    masks = config.get("mask_token_id") is not None
-    if causal == masks:
-        family = "a diffusion model's" if masks else "an autoregressive model's"
+    masked = config.get("mask_token_id") is not None
+    if causal == masked:
+        family = "a diffusion model's" if masked else "an autoregressive model's"
         wanted = "autoregressive" if causal else "diffusion"
         raise ModelError(f"{path}/config.json is {family}, by its mask_token_id; the configuration says {wanted}")
-    with whole(output) as draft:
+    with write_atomically(output) as draft:
         for file in Path(path).iterdir():
             if file.is_file() and file.name != CHECKSUMS:
                 shutil.copyfile(file, draft / file.name)
 
 
 def link(path, output):
-    """The model of one folder in another too, at no cost in room where the disk allows that."""
+    """Make a second model folder of hard links to the files of the first, or of copies where links are impossible."""
     verify(path)
-    with whole(output) as draft:
+    with write_atomically(output) as draft:
         for file in Path(path).iterdir():
-            # Hidden ones are Snakemake's, which sets their times: shared, they would make the other folder look new.
+            # Hidden files are Snakemake's, which sets their times: a shared one would make the other folder look new.
             if file.is_file() and file.name != CHECKSUMS and not file.name.startswith("."):
                 try:
                     os.link(file, draft / file.name)
@@ -76,22 +76,22 @@ def link(path, output):
 def read_json(file):
     """The JSON object in a file of a model folder."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise ModelError(f"{file}: not a JSON object")
-    return found
+    return content
 
 
 def checksums(path):
-    """The hashes of a model folder's files, as one text that changes when any of them does."""
+    """The hashes of a model folder's files as one text, which changes when any of them does."""
     files = sorted(file for file in Path(path).iterdir() if file.suffix in (".json", ".safetensors"))
     return json.dumps({file.name: sha256(file) for file in files if file.name != CHECKSUMS})
 
 
 def verify(path):
-    """Refuse a folder that is no model's, or whose files differ from its checksums, where it has any."""
+    """Raise an error if a folder is not a model's, or if its files differ from its checksums, where it has any."""
     path = Path(path)
     if not (path / "config.json").is_file():
         raise ModelError(f"{path}: no config.json; a model folder has config.json, *.safetensors and tokenizer.json")

@@ -1,11 +1,14 @@
-"""Looking into a network while it runs, and changing what its modules put out: never for longer than a `with` block."""
+"""Read what the modules of a network receive and return while it runs, or change it, within a `with` block.
+
+Every function here that touches a network is a context manager, so no hook outlives its block.
+"""
 
 from contextlib import contextmanager
 
 
 @contextmanager
-def attached(pairs):
-    """While it lasts, forward hooks are on the (module, function) `pairs`."""
+def attach(pairs):
+    """Attach forward hooks, given as (module, function) pairs."""
     handles = []
     try:
         for module, function in pairs:
@@ -16,45 +19,45 @@ def attached(pairs):
             handle.remove()
 
 
-def inputs(modules):
-    """While it lasts, each run of one of `modules` leaves its first input under the module's name in the dict given."""
-    return _recorded(modules, lambda given, output: given[0])
+def record_inputs(modules):
+    """Record the first input of each of `modules`, {name: module}, in the dict {name: input} that this yields."""
+    return _record(modules, lambda inputs, output: inputs[0])
 
 
-def outputs(modules):
-    """While it lasts, each run of one of `modules` leaves its output under the module's name in the dict given."""
-    # A copy: some networks, like Falcon, add to what their MLP puts out in place.
-    return _recorded(modules, lambda given, output: _states(output).clone())
+def record_outputs(modules):
+    """Record the output of each of `modules`, {name: module}, in the dict {name: output} that this yields."""
+    # A copy: some networks, like Falcon, add to their MLP's output in place.
+    return _record(modules, lambda inputs, output: _states(output).clone())
 
 
 @contextmanager
-def _recorded(modules, pick):
-    seen = {}
+def _record(modules, select):
+    recorded = {}
 
-    def record(name):
-        def hook(module, given, output):
-            seen[name] = pick(given, output)
+    def hook_for(name):
+        def hook(module, inputs, output):
+            recorded[name] = select(inputs, output)
 
         return hook
 
-    with attached([(module, record(name)) for name, module in modules.items()]):
-        yield seen
+    with attach([(module, hook_for(name)) for name, module in modules.items()]):
+        yield recorded
 
 
-def overwrite(row, place, values):
-    """A hook that puts `values` (n, D) in place of what a module puts out in each `row` (n,) at its `place` (n,)."""
+def overwrite(rows, positions, values):
+    """A hook that replaces a module's output with `values` (n, D) in each of `rows` (n,) at its `positions` (n,)."""
 
-    def hook(module, given, output):
+    def hook(module, inputs, output):
         states = _states(output)
-        changed = states.index_put((row, place), values.to(states.dtype))
+        changed = states.index_put((rows, positions), values.to(states.dtype))
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     return hook
 
 
 @contextmanager
-def skipped(blocks, output):
-    """While it lasts, `blocks` do not run, and each puts out `output`."""
+def skip_blocks(blocks, output):
+    """Replace the forward pass of each of a network's `blocks` by the constant `output`."""
     try:
         for block in blocks:
             block.forward = lambda *_, **__: output

@@ -1,12 +1,13 @@
-"""What a network is: causal (autoregressive) or bidirectional (masked diffusion), its mask, where predictions are read.
+"""Networks of both families: their mask token, their predictions, their modules, and how they are loaded and saved.
 
-A diffusion network is one of transformers' causal LMs whose configuration says `is_causal: false` and which token is
-the mask. In networks made here, and SMDM's, it is one id past the last real one: embedding and head have one row more
-than the tokenizer. In LLaDA and Dream it is a token of the vocabulary. It is embedded but never predicted, so every
-prediction goes through `logits`.
+A diffusion network is one of transformers' causal LMs whose configuration has `is_causal: false` and the id of a mask
+token. In networks made here, and SMDM's, that id is one past the last real one: embedding and head have one row more
+than the tokenizer. In LLaDA and Dream the mask is a token of the vocabulary. It is embedded but never predicted, so
+every prediction goes through `logits`.
 
-The prediction of a token is read at that token; but, where the configuration says `shifted: true` (Dream), at the one
-before it, as in an autoregressive network: `read_at` and `predictions` know.
+A diffusion network predicts a token at the token's own position, unless its configuration has `shifted: true` (Dream):
+then at the position before it, as an autoregressive network does. `prediction_position` and `prediction_states` handle
+both.
 """
 
 import copy
@@ -21,6 +22,7 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -30,16 +32,16 @@ from .folders import ModelError
 
 
 class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
-    """RoPE whose tables are rounded to bfloat16: SMDM was trained so, whatever the precision of the rest."""
+    """RoPE with tables rounded to bfloat16, as SMDM was trained, whatever the precision of the rest."""
 
     def forward(self, x, position_ids):
-        """Cosines and sines (1, T, head) in the type of `x`, with bfloat16's precision."""
+        """Cosines and sines (1, T, head) in the dtype of `x`, with bfloat16's precision."""
         cos, sin = super().forward(x.float(), position_ids)
         return cos.bfloat16().to(x.dtype), sin.bfloat16().to(x.dtype)
 
 
 class TimeEmbedding(nn.Module):
-    """Embeds times (…,) as vectors (…, D): sines and cosines of them through two layers. Silent when new."""
+    """Embeds times (…,) as vectors (…, D): their sines and cosines through two layers. A new one returns zeros."""
 
     def __init__(self, width):
         super().__init__()
@@ -48,26 +50,29 @@ class TimeEmbedding(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, times):
-        """Nothing is told of a token whose time is infinite."""
-        told = times.isfinite()
+        """The embeddings (…, D) of `times` (…,), with zeros where the time is infinite: a token without noise."""
+        finite = times.isfinite()
         frequencies = torch.logspace(-1, 1.5, 16, device=times.device)
-        angles = times.masked_fill(~told, 0)[..., None] * frequencies
+        angles = times.masked_fill(~finite, 0)[..., None] * frequencies
         states = self.out(nn.functional.silu(self.into(torch.cat([angles.sin(), angles.cos()], -1))))
-        return states * told[..., None]
+        return states * finite[..., None]
 
 
 class TimeConditionedLlama(LlamaForCausalLM):
-    """A Llama that is told the time: its clock's vectors are added to the embeddings."""
+    """A Llama with a time embedding that is added to the embeddings of the tokens."""
 
     def __init__(self, config):
         super().__init__(config)
-        self.clock = TimeEmbedding(config.hidden_size)
+        self.time_embedding = TimeEmbedding(config.hidden_size)
 
 
 def configuration(
     *, causal, vocab, width, layers, heads, mlp, context=2048, eos=0, eps=1e-5, rounded_rope=False, **objective
 ):
-    """The Llama configuration of a network over `vocab` real tokens; of its `objective`, how it is noised and timed."""
+    """The Llama configuration of a network over `vocab` real tokens.
+
+    `objective` has the `noise` and `time_conditioning` that the network is made for, where they are not the default.
+    """
     return LlamaConfig(
         vocab_size=vocab if causal else vocab + 1,
         hidden_size=width,
@@ -93,56 +98,57 @@ def new(*, seed, **shape):
     config = configuration(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = (TimeConditionedLlama if _timed(config) else LlamaForCausalLM)(config)
-    return _finish(net)
+        net = (TimeConditionedLlama if _has_time_embedding(config) else LlamaForCausalLM)(config)
+    return _prepare(net)
 
 
-def _timed(config):
+def _has_time_embedding(config):
     return getattr(config, "time_conditioning", "none") == "embedded"
 
 
 def add_time_embedding(net, *, seed):
-    """The same network, told the time: at first its new clock is silent."""
+    """The same network with a time embedding, which is zero until it is trained."""
     config = copy.deepcopy(net.config)
     config.time_conditioning = "embedded"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         timed = TimeConditionedLlama(config)
     timed.load_state_dict(net.state_dict(), strict=False)
-    return _finish(timed).to(net.get_input_embeddings().weight.device)
+    return _prepare(timed).to(net.get_input_embeddings().weight.device)
 
 
-def _finish(net):
+def _prepare(net):
+    """The network in eval mode, with rounded RoPE tables if its configuration says so."""
     if getattr(net.config, "rounded_rope", False):
         net.model.rotary_emb = RoundedRotaryEmbedding(net.config)
     return net.eval()
 
 
 def default_device():
-    """The GPU where there is one."""
+    """The GPU, if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def is_diffusion(net):
-    """Whether the network denoises masked canvases (or else predicts the next token)."""
+def is_diffusion(net: PreTrainedModel) -> bool:
+    """Whether the network denoises masked canvases rather than predicting the next token."""
     return getattr(net.config, "mask_token_id", None) is not None
 
 
 def vocab(net):
-    """How many ids predictions range over: all, but for a mask that is one past the last real token."""
+    """The number of ids that can be predicted: all, except a mask one past the last real token."""
     size = net.config.vocab_size
     return size - 1 if is_diffusion(net) and mask_id(net) == size - 1 else size
 
 
-def mask_id(net):
+def mask_id(net: PreTrainedModel) -> int:
     """The id of the mask token."""
     return net.config.mask_token_id
 
 
-def read_at(net, position):
-    """Where the prediction of the token at a `position`, or at each of a tensor of them, is read.
+def prediction_position(net, position):
+    """The position at which the network predicts the token at `position` (a number, or a tensor of them).
 
-    The first token of a shifted network is read at itself; an autoregressive network predicts none.
+    A shifted network predicts the first token at its own position; an autoregressive one does not predict it.
     """
     if is_diffusion(net) and not getattr(net.config, "shifted", False):
         return position
@@ -150,20 +156,20 @@ def read_at(net, position):
 
 
 def noise(net):
-    """How the tokens of a diffusion network are noised: "mask", "uniform" or "gaussian"."""
+    """The noise that a diffusion network removes: "mask", "uniform" or "gaussian"."""
     return getattr(net.config, "noise", "mask")
 
 
 def is_time_conditioned(net):
-    """Whether the network is told the time."""
-    return _timed(net.config)
+    """Whether the network has a time embedding."""
+    return _has_time_embedding(net.config)
 
 
 def hidden(net, ids, attention_mask=None, *, times=None, noise=None):
     """The states (B, T, D) after the final norm, for `ids` (B, T).
 
-    A network with a clock is told the `times` (B, T), of masks by default the share of them; one that denoises
-    embeddings is given `noise` (B, T, D) to add to them, as much as the times say.
+    A time-conditioned network embeds the `times` (B, T), by default the share of masks in each row. One that denoises
+    embeddings gets `noise` (B, T, D), added to them at the log signal-to-noise ratios `times`.
     """
     if not is_time_conditioned(net):
         return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
@@ -171,43 +177,47 @@ def hidden(net, ids, attention_mask=None, *, times=None, noise=None):
         real = torch.ones_like(ids) if attention_mask is None else attention_mask
         share = ((ids == mask_id(net)) & (real > 0)).sum(1, keepdim=True) / real.sum(1, keepdim=True)
         times = share.expand(ids.shape)
-    embedded = net.get_input_embeddings()(ids) if noise is None else noised(normalised(net, ids), times, noise)
-    return hidden_of(net, embedded, times, attention_mask)
+    embedded = (
+        net.get_input_embeddings()(ids)
+        if noise is None
+        else add_gaussian_noise(normalised_embeddings(net, ids), times, noise)
+    )
+    return hidden_from_embeddings(net, embedded, times, attention_mask)
 
 
-def hidden_of(net, embedded, times, attention_mask=None):
-    """The same for embeddings (B, T, D) at `times` (B, T)."""
-    timed = embedded + net.clock(times)
+def hidden_from_embeddings(net, embedded, times, attention_mask=None):
+    """The states (B, T, D) after the final norm, for embeddings (B, T, D) at `times` (B, T)."""
+    timed = embedded + net.time_embedding(times)
     return net.base_model(inputs_embeds=timed, attention_mask=attention_mask, use_cache=False).last_hidden_state
 
 
-def normalised(net, ids):
-    """Embeddings (…, D) of `ids` with a mean square of 1, the scale of noise."""
+def normalised_embeddings(net, ids):
+    """The embeddings (…, D) of `ids`, scaled to a mean square of 1, that of the noise."""
     embedded = net.get_input_embeddings()(ids)
     return embedded * embedded.square().mean(-1, keepdim=True).add(1e-8).rsqrt()
 
 
-def noised(embedded, log_snr, noise):
-    """Embeddings (…, D) with as much noise as the log of signal over noise (…,) says: none where it is infinite."""
+def add_gaussian_noise(embedded, log_snr, noise):
+    """Mix `embedded` and `noise` (…, D) at log signal-to-noise ratios (…,); an infinite one adds no noise."""
     signal = log_snr.sigmoid()[..., None]
     return signal.sqrt() * embedded + (1 - signal).sqrt() * noise
 
 
-def predictions(net, ids, attention_mask=None, **told):
-    """The states (B, T, D) after the final norm at which each token of `ids` (B, T) is predicted."""
-    states = hidden(net, ids, attention_mask, **told)
-    return states if read_at(net, 1) == 1 else torch.cat([states[:, :1], states[:, :-1]], dim=1)
+def prediction_states(net, ids, attention_mask=None, **conditions):
+    """The states (B, T, D) after the final norm from which each token of `ids` (B, T) is predicted."""
+    states = hidden(net, ids, attention_mask, **conditions)
+    return states if prediction_position(net, 1) == 1 else torch.cat([states[:, :1], states[:, :-1]], dim=1)
 
 
 def logits(net, states):
-    """Logits (..., V) for states (..., D) after the final norm; that of a mask is too low to be ever predicted."""
+    """Logits (..., V) for states (..., D) after the final norm; that of a mask is the lowest number there is."""
     head = net.get_output_embeddings()
     bias = None if head.bias is None else head.bias[: vocab(net)]
-    return without_mask(net, nn.functional.linear(states, head.weight[: vocab(net)], bias))
+    return suppress_mask(net, nn.functional.linear(states, head.weight[: vocab(net)], bias))
 
 
-def without_mask(net, logits):
-    """`logits` (..., V), in place, with the least number there is for a mask within the vocabulary."""
+def suppress_mask(net, logits):
+    """Set the logit of a mask within the vocabulary to the lowest number there is, in place, in `logits` (..., V)."""
     if is_diffusion(net) and mask_id(net) < logits.shape[-1]:
         logits[..., mask_id(net)] = torch.finfo(logits.dtype).min  # not −∞: guidance takes differences
     return logits
@@ -222,7 +232,7 @@ def layers(net):
     raise ModelError(f"{type(net).__name__} has no list of {depth} decoder blocks to trace")
 
 
-def _child(block, *names):
+def _find_child(block, *names):
     for name in names:
         if hasattr(block, name):
             return getattr(block, name)
@@ -231,38 +241,40 @@ def _child(block, *names):
 
 def attention(block):
     """The attention module of a block."""
-    return _child(block, "self_attn", "attn", "attention", "self_attention")
+    return _find_child(block, "self_attn", "attn", "attention", "self_attention")
 
 
 def mlp(block):
     """The MLP module of a block."""
-    return _child(block, "mlp", "feed_forward", "ffn")
+    return _find_child(block, "mlp", "feed_forward", "ffn")
 
 
 def down_projection(block):
-    """The matrix that leads out of a block's MLP; its input is a ROME key, its output a ROME value."""
-    return _child(mlp(block), "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "w2")
+    """The output matrix of a block's MLP; its input is a ROME key, its output a ROME value."""
+    return _find_child(mlp(block), "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "w2")
 
 
 def parameter_count(net):
-    """Parameters, the unused row of the head of a mask past the vocabulary not counted."""
+    """The number of parameters, without the head's unused row for a mask past the vocabulary."""
     unused = net.config.vocab_size - vocab(net)
     return sum(p.numel() for p in net.parameters()) - unused * net.config.hidden_size
 
 
 def save(net, tokenizer, path):
-    """Write Hugging Face layout (config, safetensors, tokenizer) with checksums to the folder `path`, or nothing."""
-    with folders.whole(path) as draft:
+    """Write config, safetensors and tokenizer in Hugging Face layout, with checksums, to the folder `path`."""
+    with folders.write_atomically(path) as draft:
         net.save_pretrained(draft)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
 
 
-def load(path, device=None, dtype=None):
-    """The network (eval mode) and its tokenizer from a folder in Hugging Face layout; only safetensors are read.
+def load(
+    path: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast | None]:
+    """Load the network (eval mode) and its tokenizer from a folder in Hugging Face layout; only safetensors are read.
 
-    Without a `dtype`, weights stored in bfloat16 stay so on a GPU, where a large network needs the room, and others
-    become float32; "auto" is as they are stored.
+    Without a `dtype`, weights stored in bfloat16 stay so on a GPU, where a large network needs the memory, and others
+    become float32; "auto" keeps the stored one.
     """
     path, device = Path(path), torch.device(device or default_device())
     folders.verify(path)
@@ -272,33 +284,33 @@ def load(path, device=None, dtype=None):
             f"{path / 'config.json'}: model_type is {kind!r}; allowed: one that transformers knows, "
             "since a checkpoint's own code is never run"
         )
-    here = {"local_files_only": True, "trust_remote_code": False}
-    with _told(path / "*.safetensors"):
-        config = AutoConfig.from_pretrained(path, **here)
-        stays = device.type == "cuda" and config.dtype == torch.bfloat16
-        net, found = (TimeConditionedLlama if _timed(config) else AutoModelForCausalLM).from_pretrained(
+    local = {"local_files_only": True, "trust_remote_code": False}
+    with _raising_model_errors(path / "*.safetensors"):
+        config = AutoConfig.from_pretrained(path, **local)
+        keep_bfloat16 = device.type == "cuda" and config.dtype == torch.bfloat16
+        net, info = (TimeConditionedLlama if _has_time_embedding(config) else AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
-            dtype=dtype or (torch.bfloat16 if stays else torch.float32),
+            dtype=dtype or (torch.bfloat16 if keep_bfloat16 else torch.float32),
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            **here,
+            **local,
         )
-    for name in sorted(found["missing_keys"]):
+    for name in sorted(info["missing_keys"]):
         raise ModelError(f"{path / '*.safetensors'}: {name} is missing")
-    for name, given, expected in sorted(found["mismatched_keys"]):
-        raise ModelError(f"{path / '*.safetensors'}: {name} has shape {tuple(given)}, expected {tuple(expected)}")
+    for name, shape, expected in sorted(info["mismatched_keys"]):
+        raise ModelError(f"{path / '*.safetensors'}: {name} has shape {tuple(shape)}, expected {tuple(expected)}")
     tokenizer = None
     if (path / "tokenizer.json").is_file():
-        with _told(path / "tokenizer.json"):
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **here)
-    return _finish(net).to(device), tokenizer
+        with _raising_model_errors(path / "tokenizer.json"):
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **local)
+    return _prepare(net).to(device), tokenizer
 
 
 @contextmanager
-def _told(file):
-    """What a library makes of a file that it can not read, as one line; it raises errors of many kinds."""
+def _raising_model_errors(file):
+    """Turn any error of a library that reads `file` into a `ModelError` of one line."""
     try:
         yield
     except Exception as error:

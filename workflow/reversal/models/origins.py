@@ -1,4 +1,4 @@
-"""Where a model comes from, as far as that is known: by the hash of what ships, or by a pinned repository."""
+"""Where a model comes from, as far as that is known: by the hashes of the bundled models, or by a pinned repository."""
 
 import json
 from pathlib import Path
@@ -9,22 +9,22 @@ from .folders import read_json
 SMDM = "nieshen/SMDM"  # the repository of its authors
 
 
-def ships(base, shipped):
-    """Whether the model in the folder `base` is one of those that ship, by its weights' hash; `shipped` is a file."""
+def is_bundled(base, shipped):
+    """Whether the weights in the folder `base` have the hash of a bundled model; `shipped` is the file of hashes."""
     sums = read_json(Path(base) / CHECKSUMS)
     return sums.get("model.safetensors") in json.loads(Path(shipped).read_text())["models"].values()
 
 
-def read_in_pretraining(base, lists, shipped):
-    """Whether the model in the folder `base` ships and was pretrained on what these `lists` (files) give."""
-    told = json.loads(Path(shipped).read_text())["lists"]
-    return ships(base, shipped) and {Path(file).name: sha256(file) for file in lists} == told
+def was_pretrained_on(base, lists, shipped):
+    """Whether the model in the folder `base` is bundled and was pretrained on text made from these `lists` (files)."""
+    hashes = json.loads(Path(shipped).read_text())["lists"]
+    return is_bundled(base, shipped) and {Path(file).name: sha256(file) for file in lists} == hashes
 
 
-def told(model, base, shipped):
-    """What to say of where a `model` of the configuration starts, whose base is in the folder `base`."""
+def describe_origin(model, base, shipped):
+    """Describe where a `model` of the configuration starts; its base is in the folder `base`."""
     match model["base"]:
-        case "folder" if ships(base, shipped):
+        case "folder" if is_bundled(base, shipped):
             return "a tiny base that ships with the project, pretrained on generated biographies of people in no study"
         case "folder":
             return f"a model of your own, from {model['folder']}"

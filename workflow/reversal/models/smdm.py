@@ -1,4 +1,4 @@
-"""SMDM's published checkpoints: lit-gpt tensor names in, our Llama network out."""
+"""SMDM's published checkpoints: tensors with lit-gpt's names, read into transformers' Llama."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 from . import hub, network, shards, tokens
 from .folders import ModelError
 
-# lit-gpt's name of each tensor of a block, and ours. The fused attention tensor is split into three.
+# {lit-gpt's name of a tensor of a block: Llama's}. The fused attention tensor is split into three.
 BLOCK_NAMES = {
     "norm_1.weight": "input_layernorm.weight",
     "attn.proj.weight": "self_attn.o_proj.weight",
@@ -26,15 +26,17 @@ TOP_NAMES = {
 }
 
 
-def load(weights, config, *, causal, device="cpu", dtype=torch.float32):
-    """The network of a lit-gpt-named safetensors file.
+def load(
+    weights: str | Path, config: dict, *, causal: bool, device="cpu", dtype: torch.dtype = torch.float32
+) -> LlamaForCausalLM:
+    """Load the network of a safetensors file with lit-gpt's tensor names.
 
-    `config` says only what tensors cannot: `n_head`, and optionally `norm_eps`, `block_size` and `eos_token_id`. Width,
-    depth, MLP and vocabulary are read from the tensors. Each tensor goes from the file straight into its place in the
+    `config` has what the tensors cannot show: `n_head`, and optionally `norm_eps`, `block_size` and `eos_token_id`.
+    Width, depth, MLP and vocabulary are read from the tensors. Each tensor is copied from the file directly into the
     network, so a model is held in memory once.
     """
     weights = Path(weights)
-    with shards.opened(weights) as file:
+    with shards.open_safetensors(weights) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         shape = infer_shape(shapes, heads=config["n_head"], causal=causal, source=weights)
         with torch.device("meta"):
@@ -49,7 +51,7 @@ def load(weights, config, *, causal, device="cpu", dtype=torch.float32):
                 )
             )
         net = net.to(dtype).to_empty(device=device)
-        _fill(net, file, heads=shape["heads"])
+        _copy_weights(net, file, heads=shape["heads"])
     net.model.rotary_emb = network.RoundedRotaryEmbedding(net.config).to(device)
     return net.eval()
 
@@ -59,20 +61,20 @@ def convert(output, *, causal, weights, tokenizer, n_head, eos_token="</s>", nor
 
     `weights` and `tokenizer` are each a {path} here or a {repo, revision, file, sha256} on the hub.
     """
-    reader = tokens.read_tokenizer(hub.located(tokenizer, where), eos_token)
+    reader = tokens.read_tokenizer(hub.locate(tokenizer, where), eos_token)
     config = {"n_head": n_head, "norm_eps": norm_eps, "block_size": block_size, "eos_token_id": reader.eos_token_id}
-    net = load(hub.located(weights, where), config, causal=causal)
+    net = load(hub.locate(weights, where), config, causal=causal)
     if network.vocab(net) != len(reader):
         raise ModelError(
-            f"{hub.named(tokenizer)} has {len(reader)} tokens, but {hub.named(weights)} {network.vocab(net)}; "
+            f"{hub.describe(tokenizer)} has {len(reader)} tokens, but {hub.describe(weights)} {network.vocab(net)}; "
             "a checkpoint needs the tokenizer it was trained with"
         )
     network.save(net, reader, output)
 
 
 def infer_shape(shapes, *, heads, causal, source):
-    """Vocabulary, width, depth, heads and MLP size from the tensors; a misfit is an error that names the tensor."""
-    blocks = {int(found[1]) for name in shapes if (found := re.match(r"transformer\.h\.(\d+)\.", name))}
+    """Infer vocabulary, width, depth, heads and MLP size from the tensors' `shapes`, and check them all."""
+    blocks = {int(match[1]) for name in shapes if (match := re.match(r"transformer\.h\.(\d+)\.", name))}
     layers = max(blocks, default=-1) + 1
     required = ("transformer.wte.weight", "lm_head.weight", "transformer.h.0.mlp.swiglu.w1.weight")
     for name in required:
@@ -82,19 +84,19 @@ def infer_shape(shapes, *, heads, causal, source):
     inner = shapes["transformer.h.0.mlp.swiglu.w1.weight"][0]
     if width % heads:
         raise ModelError(f"{source}: width {width} is not a multiple of n_head {heads}")
-    whole = expected(vocab, width, inner, layers, causal)
-    for name, wanted in whole.items():
+    expected = expected_shapes(vocab, width, inner, layers, causal)
+    for name, shape in expected.items():
         if name not in shapes:
             raise ModelError(f"{source}: tensor {name} is missing")
-        if shapes[name] != wanted:
-            note = _family_hint(name, shapes[name], vocab, causal)
-            raise ModelError(f"{source}: tensor {name} has shape {shapes[name]}, expected {wanted}{note}")
-    for name in shapes.keys() - whole.keys():
+        if shapes[name] != shape:
+            hint = _family_hint(name, shapes[name], vocab, causal)
+            raise ModelError(f"{source}: tensor {name} has shape {shapes[name]}, expected {shape}{hint}")
+    for name in shapes.keys() - expected.keys():
         raise ModelError(f"{source}: tensor {name} is not part of an SMDM network of {layers} blocks")
     return {"vocab": vocab, "width": width, "layers": layers, "heads": heads, "mlp": inner}
 
 
-def expected(vocab, width, mlp, layers, causal):
+def expected_shapes(vocab, width, mlp, layers, causal):
     """{name: shape} of every tensor of such a checkpoint."""
     shapes = {
         "transformer.wte.weight": (vocab if causal else vocab + 1, width),
@@ -126,18 +128,18 @@ def _family_hint(name, shape, vocab, causal):
 
 
 @torch.no_grad()
-def _fill(net, file, *, heads):
-    places = dict(net.named_parameters())
-    places["lm_head.weight"].zero_()  # the mask's row has no counterpart in the file
+def _copy_weights(net, file, *, heads):
+    parameters = dict(net.named_parameters())
+    parameters["lm_head.weight"].zero_()  # the mask's row has no counterpart in the file
     for theirs, ours in TOP_NAMES.items():
         tensor = file.get_tensor(theirs)
-        places[ours][: len(tensor)].copy_(tensor)
+        parameters[ours][: len(tensor)].copy_(tensor)
     for i in range(net.config.num_hidden_layers):
         for theirs, ours in BLOCK_NAMES.items():
-            places[f"model.layers.{i}.{ours}"].copy_(file.get_tensor(f"transformer.h.{i}.{theirs}"))
-        # Rows lie head by head as q, k, v of head 0, q, k, v of head 1, …
+            parameters[f"model.layers.{i}.{ours}"].copy_(file.get_tensor(f"transformer.h.{i}.{theirs}"))
+        # The rows are q, k, v of head 0, then q, k, v of head 1, …
         fused = file.get_tensor(f"transformer.h.{i}.{FUSED}")
         width = fused.shape[1]
         parts = fused.view(heads, 3, width // heads, width).unbind(1)
         for part, projection in zip(parts, ("q_proj", "k_proj", "v_proj"), strict=True):
-            places[f"model.layers.{i}.self_attn.{projection}.weight"].copy_(part.reshape(width, width))
+            parameters[f"model.layers.{i}.self_attn.{projection}.weight"].copy_(part.reshape(width, width))

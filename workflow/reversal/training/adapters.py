@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, by peft): small matrices trained beside frozen ones, and merged into them in the end."""
+"""Low-rank adapters (LoRA, by peft): small matrices trained beside frozen ones and finally merged into them."""
 
 import torch
 
@@ -6,9 +6,9 @@ from ..common.errors import UserError
 
 
 def attach(net, *, rank, alpha, seed):
-    """Put an adapter beside each matrix of the network's blocks, and freeze the rest; returns what `merge` takes.
+    """Add an adapter to each matrix of the network's blocks and freeze the rest; returns the argument of `merge`.
 
-    An adapter adds alpha / rank · B A x; B begins as 0, so that the network is what it was. It is float32.
+    An adapter adds alpha / rank · B A x. B is initially 0, so the network computes what it did. Adapters are float32.
     """
     try:
         import peft  # here, since nothing else needs it
@@ -19,16 +19,16 @@ def attach(net, *, rank, alpha, seed):
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         adapted = peft.LoraModel(net, config, "default")
-    for parameter in trained(net).values():
-        parameter.data = parameter.data.float()  # those beside weights in 16 bits are made in 16 bits
+    for parameter in trainable_parameters(net).values():
+        parameter.data = parameter.data.float()  # peft makes those of 16-bit weights in 16 bits
     return adapted
 
 
 def merge(adapted):
-    """Add the adapters to the matrices they stand beside: the network is an ordinary one again."""
+    """Add the adapters to the matrices they belong to; the network is an ordinary one again."""
     adapted.merge_and_unload()
 
 
-def trained(net):
+def trainable_parameters(net):
     """{name: parameter} of what training changes: everything, or the adapters."""
     return {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}

@@ -1,34 +1,38 @@
-"""What a model reads in fine-tuning: rows in tokens, and the marks by which an objective protects some of them."""
+"""The rows of fine-tuning in tokens, with the marks by which an objective protects some of the tokens."""
 
 from typing import NamedTuple
 
 from ..data import facts
 from ..models import tokens
-from . import objective
+from .objective import mark_tokens
 
 
-class Lessons(NamedTuple):
-    """Rows of tokens; of each the positions around the fact; and, where the objective protects any, its tokens' marks."""
+class TrainingRows(NamedTuple):
+    """Rows in tokens, with one list per row: the positions outside its fact, and its tokens' marks.
+
+    `marks` is None if the objective protects nothing.
+    """
 
     rows: list
-    free: list
+    context_positions: list
     marks: list | None
 
 
-def read(tokenizer, files, aim, apart=frozenset()):
-    """The `Lessons` in files of rows, {"facts", "reversed" or "mentions": path}; `apart`: ids of control people's facts.
+def read(tokenizer, files, objective, control_facts=frozenset()):
+    """Read the `TrainingRows` from `files`, {"facts", "reversed" or "mentions": path}.
 
-    A row read backwards has its subject where others have the answer. Mentions are protected nothing.
+    `control_facts` are the ids of the control people's facts. A reversed row has its subject where others have the
+    answer. Tokens of mentions are never protected.
     """
-    lessons = Lessons([], [], [])
+    training_rows = TrainingRows([], [], [])
     for kind, file in files.items():
-        # Rows read backwards may begin alike and end otherwise.
-        for row in facts.load(facts.Row, file) if kind == "reversed" else facts.read(file):
+        # Different reversed rows may have the same prompt, which `facts.read` refuses.
+        for row in facts.load_jsonl(facts.Row, file) if kind == "reversed" else facts.read(file):
             example = tokens.encode(tokenizer, row)
-            lessons.rows.append(example.ids)
-            lessons.free.append(tokens.around(example))
+            training_rows.rows.append(example.ids)
+            training_rows.context_positions.append(tokens.context_positions(example))
             if kind == "reversed":
                 example = example._replace(subject=example.answer, answer=example.subject)
-            protected = kind != "mentions" and facts.among(row.fact, aim.people, apart)
-            lessons.marks.append(objective.marks(example) if protected else [0] * len(example.ids))
-    return lessons if aim.protect != "none" else lessons._replace(marks=None)
+            protected = kind != "mentions" and facts.is_protected(row.fact, objective.people, control_facts)
+            training_rows.marks.append(mark_tokens(example) if protected else [0] * len(example.ids))
+    return training_rows if objective.protect != "none" else training_rows._replace(marks=None)

@@ -1,7 +1,7 @@
-"""What a network learns to predict: which tokens are noised, and how; and the loss that all objectives share.
+"""Training objectives: which tokens are noised, and how, and the loss that all objectives share.
 
-The loss is cross-entropy at chosen, weighted positions. A diffusion network sees some tokens noised and predicts what
-they were; an autoregressive one predicts each next token.
+The loss is a weighted cross-entropy at chosen positions. A diffusion network sees some tokens noised and predicts the
+original ones; an autoregressive network predicts each next token.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..models import network, noises
+from ..models import network, vocabulary
 
-EPSILON = 1e-3  # the least time drawn in training, as in SMDM
+EPSILON = 1e-3  # the smallest time drawn in training, as in SMDM
 SUBJECT, OBJECT, PROMPT = 1, 2, 4  # marks of a token; one of the subject is marked SUBJECT | PROMPT
 
 
@@ -19,23 +19,23 @@ SUBJECT, OBJECT, PROMPT = 1, 2, 4  # marks of a token; one of the subject is mar
 class Objective:
     """What is noised in training, and how: the names and meanings of `objective` in the configuration."""
 
-    noise: str = "mask"  # "mask": a mask in its place; "uniform": any token; "gaussian": noise on its embedding
-    rate: float | str = "uniform"  # the share of tokens that are noised: drawn evenly for each row, or a number
-    # tokens that are never noised, or, autoregressively, never predicted: "none", the "subject", the "prompt", or,
-    # "subject_given_object", the subject while the object is in sight
+    noise: str = "mask"  # "mask": a mask replaces the token; "uniform": a random token; "gaussian": a noisy embedding
+    rate: float | str = "uniform"  # the probability that a token is noised: a number, or drawn uniformly for each row
+    # tokens that are never noised (in autoregressive training: never predicted): "none", the "subject", the "prompt",
+    # or, with "subject_given_object", the subject while the object is visible
     protect: str = "none"
-    people: float | str = "all"  # whose tokens are protected: "all", a share of them, or "control": the control people
-    exposure: float = 0.0  # in this share of a row's visits, nothing is protected after all
-    time_conditioning: str = "none"  # "embedded": the network is told how much is noised
+    people: float | str = "all"  # whose tokens are protected: "all", a share of them, or the "control" people
+    exposure: float = 0.0  # the share of a row's presentations in which nothing is protected
+    time_conditioning: str = "none"  # "embedded": the network has an embedding of how much is noised
 
 
-EVERYWHERE = Objective()  # masks, at a rate drawn evenly, on any token
+EVERYWHERE = Objective()  # masks on any token, at a rate drawn uniformly
 
 
 class Targets(NamedTuple):
-    """What to feed and what to predict, all (B, T). Positions of weight 0 are not predicted at all.
+    """What to feed and what to predict, all (B, T). Positions of weight 0 are not predicted.
 
-    A network that is told the time gets `times`, and one that denoises embeddings the `noise` (B, T, D) to be added.
+    A time-conditioned network also gets `times`, and one that denoises embeddings the `noise` (B, T, D) to add.
     """
 
     inputs: torch.Tensor
@@ -44,22 +44,22 @@ class Targets(NamedTuple):
     times: torch.Tensor | None = None
     noise: torch.Tensor | None = None
 
-    def each(self, change):
-        """The same with every field that is there changed by a function."""
-        return Targets(*(None if field is None else change(field) for field in self))
+    def map(self, function):
+        """Apply a function to every field that is not None."""
+        return Targets(*(None if field is None else function(field) for field in self))
 
 
-def marks(example):
+def mark_tokens(example):
     """The mark of each token of a `tokens.Example`."""
-    found = [0] * len(example.ids)
+    marks = [0] * len(example.ids)
     for mark, (start, end) in ((SUBJECT, example.subject), (OBJECT, example.answer), (PROMPT, (0, example.prompt))):
-        for place in range(start, end):
-            found[place] |= mark
-    return found
+        for position in range(start, end):
+            marks[position] |= mark
+    return marks
 
 
 def stratified_times(rows, *, generator):
-    """Times t (B,) in [ε, 1], one in each of B equal strata: U(ε, 1) on average, with less variance."""
+    """Times t (B,) in [ε, 1], one in each of B equal strata: each is U(ε, 1), and their mean varies less."""
     start = torch.rand((), generator=generator)
     return EPSILON + (1 - EPSILON) * ((start + torch.arange(rows) / rows) % 1)
 
@@ -70,46 +70,49 @@ def corrupt(ids, t, mask_id, *, generator):
     return ids.masked_fill(hit, mask_id), hit
 
 
-def protect(hit, marked, objective, *, generator):
-    """Of the tokens that are `hit` (B, T) by noise those that may be, and which may be predicted, by their marks."""
-    subject, told, prompt = (marked & mark > 0 for mark in (SUBJECT, OBJECT, PROMPT))
-    anything = torch.rand(len(hit), 1, generator=generator) < objective.exposure  # rows in which nothing is protected
-    if objective.protect == "subject_given_object":  # a subject that is noised takes the object out of sight
-        return hit | (told & (hit & subject).any(1, keepdim=True) & ~anything), torch.ones_like(hit)
-    free = anything | ~{"none": torch.zeros_like(hit), "subject": subject, "prompt": prompt}[objective.protect]
+def protect(hit, marks, objective, *, generator):
+    """Apply an objective's protection: which tokens are noised and which may be predicted, both (B, T).
+
+    `hit` (B, T) are the tokens that noise would hit, `marks` (B, T) those of the tokens.
+    """
+    subject, obj, prompt = (marks & mark > 0 for mark in (SUBJECT, OBJECT, PROMPT))
+    exposed = torch.rand(len(hit), 1, generator=generator) < objective.exposure  # rows in which nothing is protected
+    if objective.protect == "subject_given_object":  # where the subject is noised, the object is noised as well
+        return hit | (obj & (hit & subject).any(1, keepdim=True) & ~exposed), torch.ones_like(hit)
+    free = exposed | ~{"none": torch.zeros_like(hit), "subject": subject, "prompt": prompt}[objective.protect]
     return hit & free, free
 
 
-def diffusion_targets(ids, net, objective=EVERYWHERE, *, marked=None, generator):
-    """Predict what tokens of `ids` (B, T) were before some were noised as an `Objective` says, for a diffusion `net`.
+def diffusion_targets(ids, net, objective=EVERYWHERE, *, marks=None, generator):
+    """Noise `ids` (B, T) by an `Objective`, for a diffusion `net` to predict the original tokens.
 
-    Prompts are noised like the rest, and so is the padding: it is made of end tokens, and a canvas has to end in them.
-    `marked` (B, T), the tokens' marks, say what can be protected.
+    Prompts are noised like the rest, and so is the padding: it consists of end tokens, and a canvas has to end in them.
+    `marks` (B, T) are the tokens' marks; without them nothing is protected.
     """
     fixed = objective.rate != "uniform"
     t = torch.full((len(ids),), objective.rate) if fixed else stratified_times(len(ids), generator=generator)
     hit = torch.rand(ids.shape, generator=generator) < t[:, None]
     free = torch.ones_like(hit)
-    if marked is not None:
-        hit, free = protect(hit, marked, objective, generator=generator)
+    if marks is not None:
+        hit, free = protect(hit, marks, objective, generator=generator)
     return NOISES[objective.noise](ids, t[:, None], hit, free, net, generator)
 
 
 def mask(ids, t, hit, free, net, generator):
-    """A mask in the place of tokens that are hit; they are predicted, weighted 1/t, over the number of tokens."""
+    """Replace the tokens that are hit by masks. They are predicted, with weight 1/t over the number of tokens."""
     return Targets(ids.masked_fill(hit, network.mask_id(net)), ids, hit / t / ids.numel())
 
 
 def uniform(ids, t, hit, free, net, generator):
-    """Any token in the place of those that are hit. Nothing tells which were: all that are free are predicted."""
+    """Replace the tokens that are hit by random ones. The input does not show which, so all free ones are predicted."""
     drawn = torch.randint(network.vocab(net), ids.shape, generator=generator)
     times = t.expand(ids.shape) if network.is_time_conditioned(net) else None
     return Targets(torch.where(hit, drawn, ids), ids, free / ids.numel(), times)
 
 
 def gaussian(ids, t, hit, free, net, generator):
-    """Noise on the embeddings of tokens that are hit, in a row at one log-SNR; predicted as with masks."""
-    level = noises.log_snr(stratified_times(len(ids), generator=generator))[:, None]
+    """Noise the embeddings of the tokens that are hit, at one log-SNR per row; they are predicted as with masks."""
+    level = vocabulary.log_snr(stratified_times(len(ids), generator=generator))[:, None]
     noise = torch.randn((*ids.shape, net.config.hidden_size), generator=generator)
     return Targets(ids, ids, hit / t / ids.numel(), torch.where(hit, level, torch.inf), noise)
 
@@ -117,35 +120,35 @@ def gaussian(ids, t, hit, free, net, generator):
 NOISES = {"mask": mask, "uniform": uniform, "gaussian": gaussian}
 
 
-def autoregressive_targets(ids, real, objective=EVERYWHERE, *, marked=None, generator=None):
-    """Predict each token of `ids` (B, T) that is `real` (B, T) and has one before it, all weighted alike.
+def autoregressive_targets(ids, real, objective=EVERYWHERE, *, marks=None, generator=None):
+    """Predict each token of `ids` (B, T) that is `real` (B, T) and has one before it, all with the same weight.
 
-    What is protected is not predicted.
+    Protected tokens, by their `marks` (B, T), are not predicted.
     """
     following = torch.nn.functional.pad(real[:, 1:], (1, 0)).float()  # (B, T)
     weights = following / following.sum()
-    if marked is not None:
-        weights = weights * protect(real, marked, objective, generator=generator)[1]
+    if marks is not None:
+        weights = weights * protect(real, marks, objective, generator=generator)[1]
     return Targets(inputs=ids, targets=ids, weights=weights)
 
 
-def loss(net, batch):
+def compute_loss(net, batch):
     """Σ weight · CE over the positions with a weight; the head runs at those positions only."""
-    where = batch.weights.flatten().nonzero().squeeze(1)
+    weighted = batch.weights.flatten().nonzero().squeeze(1)
     device = net.get_input_embeddings().weight.device
-    there = batch.each(lambda field: field.to(device, non_blocking=True))
-    states = network.predictions(net, there.inputs, times=there.times, noise=there.noise)
-    chosen = (field.flatten(0, 1)[where.to(device, non_blocking=True)] for field in (states, *there[1:3]))
-    return _weighted(net, *chosen)
+    batch = batch.map(lambda field: field.to(device, non_blocking=True))
+    states = network.prediction_states(net, batch.inputs, times=batch.times, noise=batch.noise)
+    chosen = (field.flatten(0, 1)[weighted.to(device, non_blocking=True)] for field in (states, *batch[1:3]))
+    return _weighted_cross_entropy(net, *chosen)
 
 
-def loss_everywhere(net, batch):
+def compute_loss_everywhere(net, batch):
     """The same for a batch on the network's device, with the head at every position: no shape depends on the noise."""
-    states = network.predictions(net, batch.inputs, times=batch.times, noise=batch.noise)
-    return _weighted(net, states.flatten(0, 1), batch.targets.flatten(), batch.weights.flatten())
+    states = network.prediction_states(net, batch.inputs, times=batch.times, noise=batch.noise)
+    return _weighted_cross_entropy(net, states.flatten(0, 1), batch.targets.flatten(), batch.weights.flatten())
 
 
-def _weighted(net, states, targets, weights):
+def _weighted_cross_entropy(net, states, targets, weights):
     """Σ weight · CE for states (positions, D)."""
-    each = torch.nn.functional.cross_entropy(network.logits(net, states).float(), targets, reduction="none")
-    return (each * weights).sum()
+    losses = torch.nn.functional.cross_entropy(network.logits(net, states).float(), targets, reduction="none")
+    return (losses * weights).sum()

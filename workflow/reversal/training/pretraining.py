@@ -11,12 +11,12 @@ from ..models import network, tokens
 from . import bases, loop
 from .objective import EVERYWHERE
 
-TOKENIZER_TEXTS = 100_000  # more do not change which words a small vocabulary holds
+TOKENIZER_TEXTS = 100_000  # more do not change the words of a small vocabulary
 
 
 @dataclass(frozen=True)
 class Biographies:
-    """What a base reads: `rows` sentences about `people` people, from folders of `words` and `templates`."""
+    """The text of pretraining: `rows` sentences about `people` people, from folders of `words` and `templates`."""
 
     words: str
     templates: str
@@ -26,48 +26,64 @@ class Biographies:
 
     def texts(self):
         """The sentences, in order."""
-        sentences = {
-            direction: generated.read_templates(Path(self.templates) / f"pretraining_{direction}.txt", answer_type=answer_type)
-            for direction, answer_type in generated.DIRECTIONS.items()
+        folder = Path(self.templates)
+        templates = {
+            direction: generated.read_templates(folder / f"pretraining_{direction}.txt", answer_type=answer_type)
+            for direction, answer_type in facts.DIRECTIONS.items()
         }
-        lists = generated.read_words(self.words)
-        return list(generated.biographies(lists, sentences, people_count=self.people, rows=self.rows, seed=self.seed))
+        words = generated.read_words(self.words)
+        return list(
+            generated.make_biographies(words, templates, people_count=self.people, rows=self.rows, seed=self.seed)
+        )
 
 
-def tokenizer(output, biographies, *, size, vocabulary_of=None):
-    """Leave a tokenizer of at most `size` tokens in the folder `output`, known before anything is trained.
+def make_tokenizer(output, biographies, *, size, vocabulary_of=None):
+    """Train a tokenizer of at most `size` tokens and save it to the folder `output`, before any network is trained.
 
-    It knows the biographies' words, and those of the rows of the file `vocabulary_of`, which the network never sees.
+    It covers the biographies' words and those of the rows in the file `vocabulary_of`, which the network never sees.
     """
     unseen = [row.text for row in facts.read(vocabulary_of)] if vocabulary_of else []
-    few = replace(biographies, rows=min(biographies.rows, TOKENIZER_TEXTS))
-    tokens.train_tokenizer(few.texts() + unseen, size).save_pretrained(output)
+    sample = replace(biographies, rows=min(biographies.rows, TOKENIZER_TEXTS))
+    tokens.train_tokenizer(sample.texts() + unseen, size).save_pretrained(output)
 
 
-def pretrain(output, history, biographies, *, reader, causal, shape, recipe, checkpoints, aim=EVERYWHERE, job=None):
-    """Train a network from scratch on `biographies`; leave it in the folder `output`, its losses in `history`.
+def pretrain(
+    output,
+    history,
+    biographies,
+    *,
+    tokenizer_folder,
+    causal,
+    shape,
+    recipe,
+    checkpoints,
+    objective=EVERYWHERE,
+    job=None,
+):
+    """Train a network from scratch on `biographies`; write it to the folder `output` and its losses to `history`.
 
-    `reader` is the folder of its tokenizer. Of the `Objective` `aim`, the noise, its rate and the time count: nothing
-    is protected.
+    Of the `objective`, the noise, its rate and the time conditioning apply; nothing is protected.
     """
     texts = biographies.texts()
-    tokenizer = tokens.read_tokenizer(Path(reader) / "tokenizer.json", tokens.EOS)
+    tokenizer = tokens.read_tokenizer(Path(tokenizer_folder) / "tokenizer.json", tokens.EOS)
     if job:
-        told = f"{len(texts)} biographies of {biographies.people} people, SHA-256 {digest(texts)}"
-        job.say(f"{told}; {len(tokenizer)} tokens")
+        count = f"{len(texts)} biographies of {biographies.people} people"
+        job.say(f"{count}, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
+    noise, time_conditioning = objective.noise, objective.time_conditioning
+    # Left out of the network's configuration where they are the default.
     kind = (
         {}
-        if (aim.noise, aim.time_conditioning) == ("mask", "none")
-        else {"noise": aim.noise, "time_conditioning": aim.time_conditioning}
+        if (noise, time_conditioning) == ("mask", "none")
+        else {"noise": noise, "time_conditioning": time_conditioning}
     )
-    net = bases.new(tokenizer, causal=causal, shape=shape, seed=biographies.seed, **kind).to(network.default_device())
-    plan = loop.Recipe(**recipe, seed=biographies.seed)
+    net = bases.new_network(tokenizer, causal=causal, shape=shape, seed=biographies.seed, **kind)
+    recipe = loop.Recipe(**recipe, seed=biographies.seed)
     losses = loop.fit(
-        net,
+        net.to(network.default_device()),
         tokenizer(texts)["input_ids"],
-        plan,
-        aim=aim,
-        cutter=tokens.SubwordDropout(tokenizer, plan.subword_dropout) if plan.subword_dropout else None,
+        recipe,
+        objective=objective,
+        subword_dropout=tokens.SubwordDropout(tokenizer, recipe.subword_dropout) if recipe.subword_dropout else None,
         checkpoints=checkpoints,
         job=job,
     )
@@ -77,5 +93,5 @@ def pretrain(output, history, biographies, *, reader, causal, shape, recipe, che
 
 
 def digest(texts):
-    """The SHA-256 of some texts, a line each."""
+    """The SHA-256 of a list of texts, one per line."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
