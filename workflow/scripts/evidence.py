@@ -1,4 +1,4 @@
-"""One memory or two: what four kinds of evidence say, on one scale."""
+"""Shared or separate storage: put four kinds of evidence on one scale."""
 
 import pandas as pd
 
@@ -6,6 +6,5 @@ from reversal.common import files, jobs
 from reversal.storage import evidence
 
 with jobs.job(snakemake):
-    given = snakemake.input
-    tables = [pd.read_csv(file) for file in (given.rewriting, given.gradients, given.symmetry, given.edits)]
-    files.write_table(evidence.summary(*tables), snakemake.output[0])
+    tables = [pd.read_csv(snakemake.input[name]) for name in ("finetuned", "gradients", "symmetry", "rank_one")]
+    files.write_table(evidence.summarize_evidence(*tables), snakemake.output[0])

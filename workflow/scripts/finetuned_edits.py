@@ -1,4 +1,4 @@
-"""Rewrite facts of one model by gradient, one direction at a time, and compare the gradients of both."""
+"""Make fine-tuned edits of one model's facts, one direction at a time, and compare the gradients of both directions."""
 
 import numpy as np
 import pandas as pd
@@ -10,18 +10,18 @@ from reversal.storage import finetuned, gradients, scoring
 
 with jobs.job(snakemake) as job:
     params, stage = snakemake.params, snakemake.wildcards.stage
-    settings = finetuned.Rewriting(**params.rewriting)
+    settings = finetuned.EditSettings(**params.edits)
     lm = scoring.LanguageModel(*network.load(snakemake.input.model), params.canvas)
     run = {"model": snakemake.wildcards.model, "seed": stage.removeprefix("seed_"), "stage": stage}
-    splits = [[facts.closed(row) for row in facts.read(file)] for file in snakemake.input.rows]
-    lessons, compared = [], []
-    for group, *both in zip(settings.groups, splits[::2], splits[1::2], strict=True):
-        for direction, ahead, back in (("p2d", *both), ("d2p", *reversed(both))):
-            about = run | {"group": group, "rewritten": direction}
-            lessons.append(finetuned.rewrite_all(lm, ahead, back, settings, job=job).assign(**about))
+    splits = [[facts.add_full_stop(row) for row in facts.read(file)] for file in snakemake.input.rows]
+    edits, compared = [], []
+    for group, p2d, d2p in zip(settings.groups, splits[::2], splits[1::2], strict=True):
+        for direction, forward, reverse in (("p2d", p2d, d2p), ("d2p", d2p, p2d)):
+            columns = run | {"group": group, "edited": direction}
+            edits.append(finetuned.make_all_edits(lm, forward, reverse, settings, job=job).assign(**columns))
             rng = np.random.default_rng(settings.seed)
-            with finetuned.trainable(lm.net, settings.compared, settings.adapter):
-                table = gradients.compare(lm, ahead, back, rng=rng, max_facts=settings.max_facts)
-            compared.append(table.assign(**about))
-    files.write_table(pd.concat(lessons), snakemake.output.lessons)
+            with finetuned.trainable(lm.net, settings.gradient_weights, settings.adapter):
+                table = gradients.compare(lm, forward, reverse, rng=rng, max_facts=settings.max_facts)
+            compared.append(table.assign(**columns))
+    files.write_table(pd.concat(edits), snakemake.output.edits)
     files.write_table(pd.concat(compared), snakemake.output.gradients)

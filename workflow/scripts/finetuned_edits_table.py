@@ -1,4 +1,4 @@
-"""What forward and reverse share, of all models: tables of rewritten facts and of gradients."""
+"""Summarise all models' fine-tuned edits and gradients: how much transfers to the reverse direction."""
 
 import pandas as pd
 
@@ -6,6 +6,6 @@ from reversal.common import files, jobs
 from reversal.storage import transfer
 
 with jobs.job(snakemake):
-    for name, make in (("lessons", transfer.rewriting), ("gradients", transfer.gradients)):
-        together = pd.concat([pd.read_csv(file) for file in snakemake.input[name]])
-        files.write_table(make(together), snakemake.output[name])
+    for name, summarize in (("edits", transfer.summarize_edits), ("gradients", transfer.summarize_gradients)):
+        table = pd.concat([pd.read_csv(file) for file in snakemake.input[name]])
+        files.write_table(summarize(table), snakemake.output[name])

@@ -1,4 +1,4 @@
-"""All models' edits in one table, which tells the layer where MLPs matter most."""
+"""Join the rank-one edits of all models in one table, which marks the layers where MLPs have the largest effect."""
 
 import pandas as pd
 
@@ -8,5 +8,5 @@ from reversal.storage import tables as storage_tables
 
 with jobs.job(snakemake):
     tables = [pd.read_csv(file) for file in snakemake.input.edits]
-    peaks = [layers.read(file) for file in snakemake.input.peaks]
+    peaks = [layers.read_peaks(file) for file in snakemake.input.peaks]
     files.write_table(storage_tables.join_edits(tables, peaks), snakemake.output[0])

@@ -1,9 +1,9 @@
-"""One memory or two: what rewriting carries over, whether both questions pull at the same weights, and all evidence."""
+"""Shared or separate storage: the transfer of fine-tuned edits, the gradients of both directions, and all evidence."""
 
 import numpy as np
 
-from ..storage.evidence import ONE, TWO, pooled_share
-from ..storage.vocabulary import BASE, LEARNT, mainly_trained
+from ..storage.evidence import SEPARATE, SHARED, pool_share
+from ..storage.vocabulary import BASE, CONVERGED, main_weights
 from .style import (
     FAINT,
     INK,
@@ -13,85 +13,86 @@ from .style import (
     PALE,
     SMALL,
     Drawing,
-    blank,
-    looks,
-    nothing,
+    choose_looks,
+    draw_empty,
+    new_figure,
     number,
     offsets,
     percent,
     styled,
 )
 
-# What is asked after a lesson, and the answer by which it is read; under each reading of the reverse question what it
-# would be, had both directions one memory by construction: a reverse that is derived from the forward answers.
-ASKED = {
-    ("same", "old"): "same question, other words",
-    ("other", "old"): "reverse, old answer",
-    ("inverted", "old"): "(if one memory)",
-    ("other", "new"): "reverse, new answer",
-    ("inverted", "new"): "(if one memory)",
+# The questions after an edit, and whether its old or its new answer is measured. Below each of the reverse question
+# comes its positive control, in which storage is shared by construction: the reverse derived from the forward answers.
+QUESTIONS = {
+    ("paraphrase", "old"): "paraphrase",
+    ("reverse", "old"): "reverse, old answer",
+    ("bayes_inverse", "old"): "(if shared)",
+    ("reverse", "new"): "reverse, new answer",
+    ("bayes_inverse", "new"): "(if shared)",
 }
-REWRITTEN = {"p2d": "taught anew: person → description", "d2p": "taught anew: description → person"}
-PULLS = {"forward": "same question, other words", "reverse": "reverse question"}
+EDITED = {"p2d": "edited: person → description", "d2p": "edited: description → person"}
+GRADIENTS = {"forward": "paraphrase", "reverse": "reverse"}
 
 
 @styled
-def one_memory(rewriting, gradients, *, models):
-    """Above, how much of a lesson carries over; below, whether a fact's gradients are alike; a column a direction."""
-    chosen = rewriting[(rewriting.lesson == "rewrite") & (rewriting.weights == mainly_trained(rewriting.weights))]
-    chosen = chosen[(chosen.steps == LEARNT) & (chosen.about == "difference") & (chosen.stage != BASE)]
-    names = [name for name in models if name in set(chosen.model)]
-    if not names:
-        return nothing("No fact was rewritten.")
-    group, seed = chosen.group.iloc[0], chosen.seed.min()
-    chosen = chosen[(chosen.group == group) & (chosen.seed == seed)]
-    pulls = gradients[(gradients.stage != BASE) & (gradients.group == group) & (gradients.seed == seed)]
-    pulls = pulls[pulls.part == "all"]
-    directions = [direction for direction in REWRITTEN if direction in set(chosen.rewritten)]
-    figure = blank(320)
+def finetuned_edits(edits, gradients, *, models):
+    """Draw the transfer of fine-tuned edits (above) and the similarity of gradients (below), a column a direction."""
+    edits = edits[(edits.kind == "replace") & (edits.weights == main_weights(edits.weights))]
+    edits = edits[(edits.steps == CONVERGED) & (edits.about == "difference") & (edits.stage != BASE)]
+    looks = {name: look for name, look in choose_looks(models).items() if name in set(edits.model)}
+    if not looks:
+        return draw_empty("No fact was edited.")
+    group, seed = edits.group.iloc[0], edits.seed.min()
+    edits = edits[(edits.group == group) & (edits.seed == seed)]
+    gradients = gradients[(gradients.stage != BASE) & (gradients.group == group) & (gradients.seed == seed)]
+    gradients = gradients[gradients.part == "all"]
+    directions = [direction for direction in EDITED if direction in set(edits.edited)]
+    figure = new_figure(320)
     grid = figure.subplots(2, len(directions), squeeze=False, sharey="row", sharex="row", height_ratios=(1.7, 1))
-    handles, said = {}, []
+    handles, descriptions = {}, []
     for (above, below), direction in zip(grid.T, directions, strict=True):
-        rows = chosen[chosen.rewritten == direction].set_index(["model", "asked", "answer"])
-        shares = rows[["transfer", "transfer_low", "transfer_high"]] * 100
-        told = _dots(above, shares, ASKED, names, looks(models), handles)
-        said.append(f"{REWRITTEN[direction]}: " + ", ".join(f"{who} {percent(share / 100)}" for who, share in told))
-        above.set(title=REWRITTEN[direction], xlabel="carries over, % of the change")
-        rows = pulls[pulls.rewritten == direction].set_index(["model", "against"])[["value", "ci_low", "ci_high"]]
-        told = _dots(below, rows, PULLS, names, looks(models), handles)
-        said += [f"gradients, {who} {number(cosine, 2)}" for who, cosine in told]
-        below.set_xlabel("cosine of gradients, own less others'")
+        rows = edits[edits.edited == direction].set_index(["model", "question", "answer"])
+        percentages = rows[["transfer", "transfer_low", "transfer_high"]] * 100
+        drawn = _draw_dots(above, percentages, QUESTIONS, looks, handles)
+        shares = ", ".join(f"{label} {percent(share / 100)}" for label, share in drawn)
+        descriptions.append(f"{EDITED[direction]}: {shares}")
+        above.set(title=EDITED[direction], xlabel="transfer, % of the change")
+        rows = gradients[gradients.edited == direction].set_index(["model", "against"])[["value", "ci_low", "ci_high"]]
+        drawn = _draw_dots(below, rows, GRADIENTS, looks, handles)
+        descriptions += [f"gradients, {label} {number(cosine, 2)}" for label, cosine in drawn]
+        below.set_xlabel("cosine of gradients, own minus others'")
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    return Drawing(figure, {"carried": "; ".join(said)})
+    return Drawing(figure, {"transfer": "; ".join(descriptions)})
 
 
-def _dots(axes, rows, asked, names, look, handles):
-    """Estimates with intervals, the columns of `rows`, a place for each of `asked`: [(who and what, estimate), …]."""
-    said = []
+def _draw_dots(axes, rows, labels, looks, handles):
+    """Draw estimates with intervals, the columns of `rows`, one line for each of `labels`: [(label, estimate), …]."""
+    drawn = []
     axes.axvline(0, color=FAINT, linewidth=0.8)
-    for name, shift in zip(names, offsets(len(names), 0.3), strict=True):
-        for y, (key, what) in enumerate(asked.items()):
-            at = (name, *key) if isinstance(key, tuple) else (name, key)
-            if at not in rows.index:
+    for (name, look), shift in zip(looks.items(), offsets(len(looks), 0.3), strict=True):
+        for y, (key, label) in enumerate(labels.items()):
+            index = (name, *key) if isinstance(key, tuple) else (name, key)
+            if index not in rows.index:
                 continue
-            estimate, low, high = rows.loc[at]
-            axes.hlines(y + shift, low, high, color=look[name].color)
-            (mark,) = axes.plot(estimate, y + shift, look[name].marker, color=look[name].color)
-            if "inverted" in key:
+            estimate, low, high = rows.loc[index]
+            axes.hlines(y + shift, low, high, color=look.color)
+            (mark,) = axes.plot(estimate, y + shift, look.marker, color=look.color)
+            if "bayes_inverse" in key:
                 mark.set_markerfacecolor("white")
             else:
-                handles[look[name].label] = mark
-            said.append((f"{look[name].label}, {' '.join(what.split())}", estimate))
-    axes.set_ylim(len(asked) - 0.5, -0.5)
-    axes.set_yticks(range(len(asked)), asked.values())
+                handles[look.label] = mark
+            drawn.append((f"{look.label}, {label}", estimate))
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_yticks(range(len(labels)), labels.values())
     axes.grid(axis="x", color=PALE)
-    return said
+    return drawn
 
 
-# What is on the summary's rows.
-MEASURED = {
-    ("rewriting", "p2d"): "rewriting person → description",
-    ("rewriting", "d2p"): "rewriting description → person",
+# The rows of the summary.
+MEASURES = {
+    ("finetuned", "p2d"): "edited person → description",
+    ("finetuned", "d2p"): "edited description → person",
     ("gradients", "p2d"): "gradients, asked for the description",
     ("gradients", "d2p"): "gradients, asked for the name",
     ("symmetry", "name"): "names: MLP output and value",
@@ -100,55 +101,61 @@ MEASURED = {
     ("symmetry", "state of description"): "descriptions: states, layer of the values",
     ("symmetry", "last state of name"): "names: states, last layer read",
     ("symmetry", "last state of description"): "descriptions: states, last layer read",
-    ("edits", "forward"): "rank-one edit of the forward question",
+    ("rank_one", "forward"): "rank-one edit of the forward prompt",
 }
-
-
 LIMITS = (-60, 120)  # of the scale, in percent
 
 
 @styled
-def memories(table, *, models):
-    """All evidence on one scale, a row a measure, a mark a model: 0 for two memories, 1 for one."""
-    rows = [key for key in MEASURED if key in set(zip(table.kind, table.what, strict=True))]
-    names = [name for name in models if name in set(table.model)]
-    if not rows or not names:
-        return nothing("Nothing tells one memory from two.")
-    figure = blank(33 * len(rows) + 90, NARROW)
+def evidence(table, *, models):
+    """Draw all evidence on one scale, a row a measure, a mark a model: 0 is separate storage, 100% shared storage."""
+    measures = [key for key in MEASURES if key in set(zip(table.kind, table.measure, strict=True))]
+    looks = {name: look for name, look in choose_looks(models).items() if name in set(table.model)}
+    if not measures or not looks:
+        return draw_empty("There is no evidence on shared or separate storage.")
+    figure = new_figure(33 * len(measures) + 90, NARROW)
     axes = figure.subplots()
-    axes.axvspan(-100, 100 * TWO, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
-    axes.axvspan(100 * ONE, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
-    handles, said = {}, []
-    for name, shift in zip(names, offsets(len(names), 0.24), strict=True):
-        look, own = looks(models)[name], table[table.model == name].groupby(["kind", "what"])
-        for y, key in enumerate(rows):
-            if key not in own.groups:
+    axes.axvspan(-100, 100 * SEPARATE, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
+    axes.axvspan(100 * SHARED, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
+    handles, descriptions = {}, []
+    for (name, look), shift in zip(looks.items(), offsets(len(looks), 0.24), strict=True):
+        groups = table[table.model == name].groupby(["kind", "measure"])
+        for y, key in enumerate(measures):
+            if key not in groups.groups:
                 continue
-            (share, *ends), said_of_it = pooled_share(own.get_group(key))
-            blind = said_of_it == "blind"
-            if not blind:
-                low, center, high = np.clip([100 * ends[0], 100 * share, 100 * ends[1]], *LIMITS)
-                axes.hlines(y + shift, low, high, color=look.color)
-                (handles[look.label],) = axes.plot(center, y + shift, look.marker, color=look.color, clip_on=False)
-                for end, marker in ((low, "<"), (high, ">")):
-                    if end in LIMITS:  # it goes on outside
-                        axes.plot(end, y + shift, marker, color=look.color, markersize=4, clip_on=False)
-                if center in LIMITS:
-                    how = {"ha": "left" if share < 0 else "right", "fontsize": SMALL, "color": look.color}
-                    how["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-                    axes.text(center + (4 if share < 0 else -4), y + shift, percent(share), va="center", **how)
+            share, verdict = pool_share(groups.get_group(key))
+            is_known = verdict != "underpowered"
+            if is_known:
+                handles[look.label] = _draw_share(axes, y + shift, share, look)
             else:
-                how = {"va": "center", "fontsize": SMALL, "color": FAINT}
-                axes.text(LIMITS[0] + 1, y + shift, f"{look.label}: cannot tell", **how)
-            said.append(f"{look.label}, {MEASURED[key]}: {'unknown' if blind else percent(share)}")
+                style = {"va": "center", "fontsize": SMALL, "color": FAINT}
+                axes.text(LIMITS[0] + 1, y + shift, f"{look.label}: underpowered", **style)
+            shown = percent(share.estimate) if is_known else "underpowered"
+            descriptions.append(f"{look.label}, {MEASURES[key]}: {shown}")
     axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
-    axes.set(xlim=LIMITS, ylim=(len(rows) - 0.6, -1.1), yticks=[])
-    axes.text(LIMITS[0] + 1, -0.9, "two memories", va="center", fontsize=SMALL, color=FAINT)
-    axes.text(100 * ONE + 2, -0.9, "one memory", va="center", fontsize=SMALL, color=FAINT)
-    for y, key in enumerate(rows):  # above its marks, where a phone has room
-        axes.text(LIMITS[0] + 1, y - 0.4, MEASURED[key], va="center", fontsize=SMALL)
+    axes.set(xlim=LIMITS, ylim=(len(measures) - 0.6, -1.1), yticks=[])
+    axes.text(LIMITS[0] + 1, -0.9, "separate storage", va="center", fontsize=SMALL, color=FAINT)
+    axes.text(100 * SHARED + 2, -0.9, "shared storage", va="center", fontsize=SMALL, color=FAINT)
+    for y, key in enumerate(measures):  # above its marks, because a phone has no room beside them
+        axes.text(LIMITS[0] + 1, y - 0.4, MEASURES[key], va="center", fontsize=SMALL)
         axes.vlines(0, y - 0.22, y + 0.3, color=INK, linewidth=0.8, zorder=1)
-    axes.set_xlabel("in common, % of what one memory would show")
+    axes.set_xlabel("in common, % of what shared storage would show")
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    return Drawing(figure, {"shares": "; ".join(said)})
+    return Drawing(figure, {"shares": "; ".join(descriptions)})
+
+
+def _draw_share(axes, y, share, look):
+    """Draw a share with its interval, with arrows where they leave the scale; return its mark."""
+    low, center, high = np.clip([100 * share.low, 100 * share.estimate, 100 * share.high], *LIMITS)
+    axes.hlines(y, low, high, color=look.color)
+    (mark,) = axes.plot(center, y, look.marker, color=look.color, clip_on=False)
+    for end, arrow in ((low, "<"), (high, ">")):
+        if end in LIMITS:
+            axes.plot(end, y, arrow, color=look.color, markersize=4, clip_on=False)
+    if center in LIMITS:
+        is_left = share.estimate < 0
+        style = {"ha": "left" if is_left else "right", "va": "center", "fontsize": SMALL, "color": look.color}
+        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.text(center + (4 if is_left else -4), y, percent(share.estimate), **style)
+    return mark

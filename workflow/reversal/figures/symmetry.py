@@ -1,18 +1,25 @@
-"""Do forward and reverse memories of a concept look alike? Where MLPs matter most, and by layer."""
+"""How similar are the forward and the reverse representation of a concept? Where MLPs peak, and by layer."""
 
 from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from ..storage.evidence import leading
-from ..storage.vocabulary import BASE, BRIEF, CONCEPTS, HEADLINE, PEAK, STATES
-from .style import FAINT, INK, PALE, Drawing, blank, looks, nothing, number, offsets, styled
+from ..storage.evidence import select_main_layer
+from ..storage.vocabulary import (
+    BASE,
+    MAIN_STATISTICS,
+    PEAK,
+    PRIMARY_COMPARISONS,
+    PRIMARY_STATISTIC,
+    STATE_COMPARISONS,
+)
+from .style import FAINT, INK, PALE, Drawing, choose_looks, draw_empty, new_figure, number, offsets, styled
 
-# The comparisons to show, what to call them, and the groups they are in.
-SHOWN = {
-    CONCEPTS["name"]: "name: MLP output × value",
-    CONCEPTS["description"]: "description: value × MLP output",
+# The comparisons to show, and their labels.
+LABELS = {
+    PRIMARY_COMPARISONS["name"]: "name: MLP output × value",
+    PRIMARY_COMPARISONS["description"]: "description: value × MLP output",
     **{
         f"name: {kind} at subject × at answer": f"name as subject × answer: {kind}"
         for kind in ("key", "output", "state")
@@ -22,108 +29,111 @@ SHOWN = {
         for kind in ("key", "output", "state")
     },
     **{
-        f"fact: {kind} at {place}": f"{place} × {place}: {kind}"
-        for place in ("subject", "answer")
+        f"fact: {kind} at {position}": f"{position} × {position}: {kind}"
+        for position in ("subject", "answer")
         for kind in ("key", "state")
     },
 }
-TITLES = {"debiased_cka": "debiased CKA", "cosine_similarity": "mean cosine", "probe": "told by a probe"}
-NO_FACTS = "Too few facts have keys and values in both directions."
+TITLES = {"debiased_cka": "debiased CKA", "cosine_similarity": "mean cosine", "linear_probe": "linear probe"}
+TOO_FEW = "Too few facts have keys and values in both directions."
 
 
 class Run(NamedTuple):
-    """A model, fine-tuned or before it: how it is drawn, and its rows of a table."""
+    """A model before or after fine-tuning: how it is drawn, and its rows of a table."""
 
     label: str
     look: NamedTuple
-    tuned: bool
+    is_tuned: bool
     rows: pd.DataFrame
 
 
-def runs(table, models):
+def split_runs(table, models):
     """The `Run`s of a table: each model with its first seed, then the bases."""
     seeds = sorted({stage for stage in table.stage if stage != BASE}, key=lambda stage: int(stage.split("_")[-1]))
-    found = []
+    runs = []
     for stage in [*seeds[:1], BASE]:
-        for name, look in looks(models).items():
+        for name, look in choose_looks(models).items():
             rows = table[(table.model == name) & (table.stage == stage)]
             if len(rows):
                 label = look.label if stage != BASE else f"{look.label} before fine-tuning"
-                found.append(Run(label, look, stage != BASE, rows))
-    return found
+                runs.append(Run(label, look, stage != BASE, rows))
+    return runs
 
 
 @styled
 def symmetry(table, *, models):
-    """Every comparison where MLPs matter most: a panel a statistic, a row a comparison, a mark a model.
+    """Draw every comparison where MLPs peak: a panel a statistic, a row a comparison, a mark a model.
 
-    A bar beyond the mark is its ceiling, a tick what so many facts would have shown four times in five.
+    A pale bar beyond the mark ends at the ceiling; a tick is the minimum detectable effect.
     """
-    found = [run for run in runs(table[table.value.notna()], models) if run.tuned]
-    shown = [pair for pair in SHOWN if any(pair in set(leading(run.rows).comparison) for run in found)]
+    runs = [run for run in split_runs(table[table.value.notna()], models) if run.is_tuned]
+    shown = [pair for pair in LABELS if any(pair in set(select_main_layer(run.rows).comparison) for run in runs)]
     if not shown:
-        return nothing(NO_FACTS)
-    figure = blank(15 * len(shown) * max(1, len(found) / 2) + 110)
-    panels = figure.subplots(1, len(BRIEF), sharey=True)
-    used, said = {}, []
-    for axes, statistic in zip(panels, BRIEF, strict=True):
-        for run, shift in zip(found, offsets(len(found), 0.36), strict=True):
-            own = leading(run.rows)
-            own = own[own.statistic == statistic].drop_duplicates("comparison").set_index("comparison").reindex(shown)
-            _marks(axes, own, [y + shift for y in range(len(shown))], run.look, used)
-            if statistic == HEADLINE:
-                told = (
-                    f"{SHOWN[pair]} {number(row.value, 2)} of {number(row.ceiling, 2)}"
-                    for pair, row in own.dropna(subset="value").iterrows()
+        return draw_empty(TOO_FEW)
+    figure = new_figure(15 * len(shown) * max(1, len(runs) / 2) + 110)
+    panels = figure.subplots(1, len(MAIN_STATISTICS), sharey=True)
+    handles, descriptions = {}, []
+    for axes, statistic in zip(panels, MAIN_STATISTICS, strict=True):
+        for run, shift in zip(runs, offsets(len(runs), 0.36), strict=True):
+            rows = select_main_layer(run.rows)
+            rows = rows[rows.statistic == statistic].drop_duplicates("comparison")
+            rows = rows.set_index("comparison").reindex(shown)
+            _draw_marks(axes, rows, [y + shift for y in range(len(shown))], run.look, handles)
+            if statistic == PRIMARY_STATISTIC:
+                values = (
+                    f"{LABELS[pair]} {number(row.value, 2)} of {number(row.ceiling, 2)}"
+                    for pair, row in rows.dropna(subset="value").iterrows()
                 )
-                said.append(f"{run.label}, {', '.join(told)}")
+                descriptions.append(f"{run.label}, {', '.join(values)}")
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.set(title=TITLES[statistic], xlim=(-0.15, 1.03), ylim=(len(shown) - 0.5, -0.5))
         axes.grid(axis="x", color=PALE)
         axes.set_axisbelow(True)
-    panels[0].set_yticks(range(len(shown)), [SHOWN[pair] for pair in shown])
-    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
-    return Drawing(figure, {"models": "; ".join(said)})
+    panels[0].set_yticks(range(len(shown)), [LABELS[pair] for pair in shown])
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"models": "; ".join(descriptions)})
 
 
-def _marks(axes, rows, y, look, used):
-    """Estimates with intervals; how far they could have gone; and what would have been seen."""
-    used["ceiling: two halves of the templates"] = axes.hlines(
+def _draw_marks(axes, rows, y, look, handles):
+    """Draw estimates with intervals, ceilings and minimum detectable effects."""
+    handles["ceiling: two halves of the templates"] = axes.hlines(
         y, rows.value, rows.ceiling, color=look.color, linewidth=4, alpha=0.15
     )
-    axes.vlines(rows.ceiling, [one - 0.14 for one in y], [one + 0.14 for one in y], color=look.color, linewidth=1.2)
-    used["least that so many facts show"] = axes.plot(rows.least, y, "|", color=INK, markersize=5)[0]
+    ends = [center - 0.14 for center in y], [center + 0.14 for center in y]
+    axes.vlines(rows.ceiling, *ends, color=look.color, linewidth=1.2)
+    handles["minimum detectable effect"] = axes.plot(rows.minimum_detectable, y, "|", color=INK, markersize=5)[0]
     axes.hlines(y, rows.ci_low, rows.ci_high, color=look.color, linewidth=1.2)
-    used[look.label] = axes.plot(rows.value, y, look.marker, color=look.color, markersize=4.5)[0]
+    handles[look.label] = axes.plot(rows.value, y, look.marker, color=look.color, markersize=4.5)[0]
 
 
 @styled
 def symmetry_layers(table, *, models):
-    """Hidden states of a concept as subject and as answer, layer by layer, a panel a concept, with their ceilings."""
-    table = table[(table.statistic == HEADLINE) & (table.layer.astype(str) != PEAK) & table.value.notna()]
-    table = table[table.comparison.isin(STATES.values())]
-    found = runs(table, models)
-    if not found:
-        return nothing(NO_FACTS)
-    figure = blank(240)
-    panels = figure.subplots(1, len(STATES), sharey=True)
-    used, said = {}, []
-    for axes, (what, pair) in zip(panels, STATES.items(), strict=True):
-        for run, shift in zip(found, offsets(len(found), 0.12), strict=True):
+    """Draw hidden states of a concept as subject and as answer by layer, with ceilings; a panel for each concept."""
+    table = table[(table.statistic == PRIMARY_STATISTIC) & (table.layer.astype(str) != PEAK) & table.value.notna()]
+    table = table[table.comparison.isin(STATE_COMPARISONS.values())]
+    runs = split_runs(table, models)
+    if not runs:
+        return draw_empty(TOO_FEW)
+    figure = new_figure(240)
+    panels = figure.subplots(1, len(STATE_COMPARISONS), sharey=True)
+    handles, descriptions = {}, []
+    for axes, (concept, pair) in zip(panels, STATE_COMPARISONS.items(), strict=True):
+        for run, shift in zip(runs, offsets(len(runs), 0.12), strict=True):
             rows = run.rows[run.rows.comparison == pair]
             rows = rows.assign(layer=rows.layer.astype(int)).sort_values("layer")
-            line = "-" if run.tuned else ":"
-            how = {"color": run.look.color, "linewidth": 1.3, "linestyle": line, "marker": run.look.marker}
-            how |= {"markersize": 4.5, "markerfacecolor": run.look.color if run.tuned else "white"}
-            axes.vlines(rows.layer + shift, rows.ci_low, rows.ci_high, color=run.look.color, linewidth=1, alpha=0.7)
-            used[run.label] = axes.plot(rows.layer + shift, rows.value, **how)[0]
-            axes.plot(rows.layer + shift, rows.ceiling, color=run.look.color, linewidth=0.8, linestyle=line, alpha=0.5)
-            if run.tuned and len(rows):
-                said.append(f"{what}s, {run.label} {number(rows.value.min(), 2)} to {number(rows.value.max(), 2)}")
-        axes.set(title=f"{what}s", xlabel="layer", ylim=(-0.15, 1.05), xticks=sorted(set(table.layer.astype(int))))
+            x, color, line = rows.layer + shift, run.look.color, "-" if run.is_tuned else ":"
+            style = {"color": color, "linewidth": 1.3, "linestyle": line, "marker": run.look.marker}
+            style |= {"markersize": 4.5, "markerfacecolor": color if run.is_tuned else "white"}
+            axes.vlines(x, rows.ci_low, rows.ci_high, color=color, linewidth=1, alpha=0.7)
+            handles[run.label] = axes.plot(x, rows.value, **style)[0]
+            axes.plot(x, rows.ceiling, color=color, linewidth=0.8, linestyle=line, alpha=0.5)
+            if run.is_tuned and len(rows):
+                low, high = number(rows.value.min(), 2), number(rows.value.max(), 2)
+                descriptions.append(f"{concept}s, {run.label} {low} to {high}")
+        axes.set(title=f"{concept}s", xlabel="layer", ylim=(-0.15, 1.05), xticks=sorted(set(table.layer.astype(int))))
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.grid(axis="y", color=PALE)
     panels[0].set_ylabel("debiased CKA of hidden states:\nas subject × as answer")
-    used["ceilings"] = Line2D([], [], color=FAINT, linewidth=0.8)
-    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
-    return Drawing(figure, {"ranges": "; ".join(said)})
+    handles["ceilings"] = Line2D([], [], color=FAINT, linewidth=0.8)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"ranges": "; ".join(descriptions)})

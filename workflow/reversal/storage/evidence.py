@@ -1,8 +1,10 @@
-"""One memory or two: what rewriting, gradients, symmetry and edits say, on one scale.
+"""Shared or separate storage: fine-tuned edits, gradients, similarity and rank-one edits on one scale.
 
-Each measures how much a fact's forward and reverse questions have in common, and each has a ceiling: what the same
-measure is where they do have one memory, or ask the same thing in other words. The share that the one is of the other
-is 0 for two memories and 1 for one.
+Each method measures what a fact's forward and reverse prompts have in common, and each has a ceiling: the same measure
+where storage is shared by construction, or for the same prompt in other words. The measure as a share of its ceiling is
+0 for separate storage and 1 for shared storage. Fine-tuned edits decide, because they measure what a change of one
+direction does to the other. Separate storage may look similar, and a rank-one edit, which is keyed to the subject, may
+not act on a prompt without it.
 """
 
 import numpy as np
@@ -10,159 +12,153 @@ import pandas as pd
 
 from ..common import contrasts
 from ..common.intervals import Interval
-from .vocabulary import BASE, CONCEPTS, HEADLINE, LEARNT, PEAK, STATES, mainly_trained
+from .vocabulary import (
+    BASE,
+    CONVERGED,
+    PEAK,
+    PRIMARY_COMPARISONS,
+    PRIMARY_STATISTIC,
+    STATE_COMPARISONS,
+    main_weights,
+)
 
-TWO, ONE = 0.1, 0.5  # shares: at most so much is two memories, at least so much one
-# What decides is what a change of the one direction does to the other. Two memories may look alike; and an edit, which
-# is keyed to the subject, may miss a question that lacks it.
-DECIDING = ("rewriting",)
+SEPARATE, SHARED = 0.1, 0.5  # shares: storage is separate below the first, shared above the second
 MEASURED = ["value", "ci_low", "ci_high", "ceiling", "ceiling_low"]
-COLUMNS = ["model", "seed", "kind", "what", *MEASURED]
-# What each measure is about, in words.
-ABOUT = {
-    "rewriting": {"p2d": "where a description is taught", "d2p": "where a name is taught"},
-    "gradients": {"p2d": "where descriptions are asked for", "d2p": "where names are asked for"},
-    "symmetry": {
-        "name": "for names by MLP output and value",
-        "description": "for descriptions by MLP output and value",
-        "state of name": "for names by hidden states of the layer in which values are sought",
-        "state of description": "for descriptions by hidden states of the layer in which values are sought",
-        "last state of name": "for names by hidden states of the last layer read",
-        "last state of description": "for descriptions by hidden states of the last layer read",
-    },
-    "edits": {"forward": "on average"},
-}
+COLUMNS = ["model", "seed", "kind", "measure", *MEASURED]
+UNKNOWN = Interval(*[float("nan")] * 3)
 
 
-def summary(rewriting, gradients, symmetry, edits):
-    """A row for each model, seed and measure: model, seed, kind, what, value, ci_low, ci_high, ceiling, share, ….
+def summarize_evidence(finetuned, gradients, symmetry, rank_one):
+    """A row for each model, seed and measure: model, seed, kind, measure, value, ci_low, ci_high, ceiling, share, ….
 
-    rewriting  the new answer's change in the reverse question, as a share of what was taught, beyond that of others;
-               the ceiling is the same where the reverse is derived from forward answers (`what`: the direction taught)
-    gradients  cosine of a fact's forward and reverse gradients, beyond that of other facts; the ceiling is that of the
-               same question in other words
-    symmetry   HEADLINE of the named tests, and of states, where MLPs matter most; of states in the last layer, too,
-               where a network that has recalled an answer may hold it as one that reads it; the ceiling is from halves
-    edits      change of the edited person's lead in the reverse question over that of the edited answer's lead; the
-               ceiling is the same of the edited question in other words, unknown where most edits do not take
+    finetuned  change of the new answer in the reverse prompt, as a share of the edit's own change, minus that of other
+               facts; the ceiling is the same for the reverse derived from forward answers (`measure`: what is edited)
+    gradients  cosine of a fact's forward and reverse gradients, minus that of other facts; the ceiling is the same for
+               paraphrases of one prompt
+    symmetry   PRIMARY_STATISTIC of the primary comparisons and of states, where MLPs have the largest effect; of states
+               also in the last layer, where a recalled answer may look like one that is read; the ceiling compares two
+               halves of the templates
+    rank_one   change of the edited subject's lead in the reverse prompt over that of the new object's lead; the ceiling
+               is the same for paraphrases of the edited prompt, and unknown where most edits have no effect
 
-    share, share_low and share_high are as in `share_of`. `verdict`: two, one, or partly shared, between these; unclear
-    where the interval allows several, or goes far below 0; blind where the ceiling itself is not clearly above 0, by
-    ceiling_low, the end of its interval (for symmetry, TWO less than it), so that nothing could have been seen.
+    share, share_low and share_high are from `compute_share`, and `verdict` from `judge`. ceiling_low is the lower end
+    of the ceiling's interval (for symmetry, the ceiling minus SEPARATE).
     """
-    parts = [_rewriting(rewriting), _gradients(gradients), _symmetry(symmetry), _edits(edits)]
-    rows = [row for part in parts for row in part]
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    shares = [share_of(*row) for row in table[MEASURED].to_numpy(float)]
+    rows = [*_read_finetuned(finetuned), *_read_gradients(gradients), *_read_symmetry(symmetry)]
+    table = pd.DataFrame([*rows, *_read_rank_one(rank_one)], columns=COLUMNS)
+    shares = [compute_share(*row) for row in table[MEASURED].to_numpy(float)]
     table[["share", "share_low", "share_high"]] = np.reshape(shares, (-1, 3))
-    return table.assign(
-        verdict=[verdict(*row) for row in zip(table.share_low, table.share_high, table.ceiling_low, strict=True)]
-    )
+    ends = zip(table.share_low, table.share_high, table.ceiling_low, strict=True)
+    return table.assign(verdict=[judge(*row) for row in ends])
 
 
-def share_of(value, low, high, ceiling, ceiling_low):
-    """What a measure is of its ceiling: an `Interval`, to which the ceiling's own uncertainty adds."""
+def compute_share(value, low, high, ceiling, ceiling_low):
+    """A measure as a share of its ceiling: an `Interval` that includes the uncertainty of the ceiling."""
     if not ceiling > 0:
-        return Interval(*[float("nan")] * 3)
+        return UNKNOWN
     share = value / ceiling
-    unsure = share * (ceiling - ceiling_low) / ceiling
+    from_ceiling = share * (ceiling - ceiling_low) / ceiling
     return Interval(
         share,
-        share - np.hypot((value - low) / ceiling, unsure),
-        share + np.hypot((high - value) / ceiling, unsure),
+        share - np.hypot((value - low) / ceiling, from_ceiling),
+        share + np.hypot((high - value) / ceiling, from_ceiling),
     )
 
 
-def verdict(low, high, ceiling_low):
-    """What a share says, by the ends of its interval."""
+def judge(low, high, ceiling_low):
+    """The verdict on a share, from its interval: separate, shared, or partial, between the two.
+
+    It is inconclusive where the interval allows several of these, or extends far below 0; underpowered where the
+    ceiling's own interval includes 0, so that shared storage could not have been detected.
+    """
     if not ceiling_low > 0:
-        return "blind"
+        return "underpowered"
     if np.isnan(low) or np.isnan(high):
-        return "unclear"
-    if high < TWO:  # but far below 0, something else happens than nothing
-        return "two" if low > -ONE else "unclear"
-    return "one" if low > ONE else "partly" if low > TWO else "unclear"
+        return "inconclusive"
+    if high < SEPARATE:  # far below 0 the edit has an effect, of another kind than transfer
+        return "separate" if low > -SHARED else "inconclusive"
+    return "shared" if low > SHARED else "partial" if low > SEPARATE else "inconclusive"
 
 
-def pooled_share(rows):
-    """What a measure, with MEASURED of some networks, is of its ceiling: an `Interval`, and what that says.
+def pool_share(rows):
+    """A measure of several networks, with columns MEASURED, as a share of its ceiling: an `Interval` and a verdict.
 
-    Over networks the measure and the ceiling are averaged, then set against each other.
+    The measure and the ceiling are each averaged over networks before the ratio is taken.
     """
     rows = rows[MEASURED].dropna()
     if not len(rows):
-        return Interval(*[float("nan")] * 3), "blind"
+        return UNKNOWN, "underpowered"
     value, low, high, ceiling, ceiling_low = rows.to_numpy(float).T
-    whole = contrasts.pooled(ceiling, ceiling_low, 2 * ceiling - ceiling_low)
-    found = share_of(*contrasts.pooled(value, low, high), whole.estimate, whole.low)
-    return found, verdict(found.low, found.high, whole.low)
+    mean_ceiling = contrasts.pool_seeds(ceiling, ceiling_low, 2 * ceiling - ceiling_low)
+    share = compute_share(*contrasts.pool_seeds(value, low, high), mean_ceiling.estimate, mean_ceiling.low)
+    return share, judge(share.low, share.high, mean_ceiling.low)
 
 
-def _rewriting(table):
-    table = table[(table.lesson == "rewrite") & (table.weights == mainly_trained(table.weights))]
-    table = table[(table.steps == LEARNT) & (table.about == "difference") & (table.stage != BASE)]
+def _read_finetuned(table):
+    table = table[(table.kind == "replace") & (table.weights == main_weights(table.weights))]
+    table = table[(table.steps == CONVERGED) & (table.about == "difference") & (table.stage != BASE)]
     table = table[table.answer == "new"]
     columns = ["transfer", "transfer_low", "transfer_high"]
-    return _by_direction(table, "rewriting", columns, asked="asked", found="other", ceiling="inverted")
+    return _read_directions(table, "finetuned", columns, key="question", measured="reverse", ceiling="bayes_inverse")
 
 
-def _gradients(table):
+def _read_gradients(table):
     table = table[(table.stage != BASE) & (table.part == "all")]
     columns = ["value", "ci_low", "ci_high"]
-    return _by_direction(table, "gradients", columns, asked="against", found="reverse", ceiling="forward")
+    return _read_directions(table, "gradients", columns, key="against", measured="reverse", ceiling="forward")
 
 
-def _by_direction(table, kind, columns, *, asked, found, ceiling):
-    """Of the first group a row for each direction: of the column `asked`, what is `found` and what is its `ceiling`."""
+def _read_directions(table, kind, columns, *, key, measured, ceiling):
+    """Yield a row for each direction of the first group: from where `key` is `measured`, and where it is `ceiling`."""
     for (model, seed), run in table.groupby(["model", "seed"], sort=False):
         run = run[run.group == run.group.iloc[0]]
-        for direction, rows in run.groupby("rewritten", sort=False):
-            own = rows.set_index(asked)[columns]
-            if {found, ceiling} <= set(own.index):
-                yield model, seed, kind, direction, *own.loc[found], *own.loc[ceiling][:2]
+        for direction, rows in run.groupby("edited", sort=False):
+            values = rows.set_index(key)[columns]
+            if {measured, ceiling} <= set(values.index):
+                yield model, seed, kind, direction, *values.loc[measured], *values.loc[ceiling][:2]
 
 
-def _symmetry(table):
-    table = table[(table.stage != BASE) & (table.statistic == HEADLINE)]
-    states = {f"state of {what}": pair for what, pair in STATES.items()}
-    last = {f"last {what}": pair for what, pair in states.items()}
+def _read_symmetry(table):
+    table = table[(table.stage != BASE) & (table.statistic == PRIMARY_STATISTIC)]
+    states = {f"state of {concept}": pair for concept, pair in STATE_COMPARISONS.items()}
+    last = {f"last {measure}": pair for measure, pair in states.items()}
     for (model, seed), run in table.groupby(["model", "seed"], sort=False):
-        for some, compared in ((leading(run), CONCEPTS | states), (deepest(run), last)):
-            own = some.set_index("comparison")
-            for what, pair in compared.items():
-                if pair in own.index:
-                    found = own.loc[pair, ["value", "ci_low", "ci_high", "ceiling"]]
-                    yield model, seed, "symmetry", what, *found, found.ceiling - TWO
+        for rows, compared in ((select_main_layer(run), PRIMARY_COMPARISONS | states), (select_last_layer(run), last)):
+            by_comparison = rows.set_index("comparison")
+            for measure, pair in compared.items():
+                if pair in by_comparison.index:
+                    values = by_comparison.loc[pair, ["value", "ci_low", "ci_high", "ceiling"]]
+                    yield model, seed, "symmetry", measure, *values, values.ceiling - SEPARATE
 
 
-def leading(run):
-    """Of one model's rows of symmetry those where MLPs matter most; without such, those of the lowest layer's tests."""
+def select_main_layer(run):
+    """One model's rows of symmetry at PEAK; without a peak, those of the lowest layer with primary comparisons."""
     labels = run.layer.astype(str)
     if (labels == PEAK).any():
         return run[labels == PEAK]
-    tested = labels[run.comparison.isin(CONCEPTS.values())]
+    tested = labels[run.comparison.isin(PRIMARY_COMPARISONS.values())]
     return run[labels == min(tested if len(tested) else labels, key=int)]
 
 
-def deepest(run):
-    """Of one model's rows of symmetry those of the last layer."""
-    layers = pd.to_numeric(run.layer, errors="coerce")  # PEAK is none
+def select_last_layer(run):
+    """One model's rows of symmetry in the last layer."""
+    layers = pd.to_numeric(run.layer, errors="coerce")  # NaN for PEAK
     return run[layers == layers.max()]
 
 
-def _edits(table):
+def _read_rank_one(table):
     table = table[table.peak.astype(bool)]
-    taken = table[table.fact.isna() & (table.statistic == "preferred") & (table.measure == "efficacy")]
-    taken = taken[taken.when == "after"].set_index(["model", "seed", "group"]).value
+    success = table[table.fact.isna() & (table.statistic == "preferred") & (table.measure == "efficacy")]
+    success = success[success.when == "after"].set_index(["model", "seed", "group"]).value
     table = table[table.fact.notna() & (table.statistic == "lead")]
     for (model, seed), run in table.groupby(["model", "seed"], sort=False):
         group = run.group.iloc[0]
         run = run[run.group == group]
-        wide = run.pivot_table(index="fact", columns="measure", values="value")
-        if {"efficacy", "paraphrase", "reverse_new"} <= set(wide):
-            found, ceiling = (
-                contrasts.ratio(wide[measure].to_numpy(), wide.efficacy.to_numpy())
+        leads = run.pivot_table(index="fact", columns="measure", values="value")
+        if {"efficacy", "paraphrase", "reverse_new"} <= set(leads):
+            share, ceiling = (
+                contrasts.ratio(leads[measure].to_numpy(), leads.efficacy.to_numpy())
                 for measure in ("reverse_new", "paraphrase")
             )
-            known = (ceiling.estimate, ceiling.low) if taken[model, seed, group] >= 0.5 else (np.nan, np.nan)
-            yield model, seed, "edits", "forward", *found, *known
+            is_known = success[model, seed, group] >= 0.5
+            yield model, seed, "rank_one", "forward", *share, *(ceiling[:2] if is_known else (np.nan, np.nan))

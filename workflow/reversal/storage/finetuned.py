@@ -1,17 +1,18 @@
-"""Rewriting by gradient: teach a network a new answer to one question, and ask it the question's reverse.
+"""Fine-tuned edits: train a network on a new answer to one prompt, and evaluate it on the reverse prompt.
 
-One memory that is read from either side changes for both; of two memories only the taught one does. A fact is taught by
-a few steps of Adam on some templates and asked with others, as whole answers in nats. Three lessons:
+If both directions share their storage, an edit of one changes both; if they have separate storage, only the edited one
+changes. A fact is edited by a few steps of Adam on some templates and evaluated on others, by the log-probability of
+whole answers in nats. There are three kinds of edit:
 
-    rewrite   the fact's question gets the answer of another fact, its donor
-    forget    the fact's answer is made unlikely, and nothing put in its place
-    teach     a name (or description) that nobody has gets the donor's answer
+    replace  the fact's prompt gets the answer of another fact, the target (ROME's target_new)
+    forget   the fact's answer is made unlikely, and nothing takes its place
+    insert   an invented name (or description), which no fact has, gets the target's answer
 
-Each is asked what it was taught, with the templates of the lesson ("taught") and with others ("same"); the reverse of
-that ("other"); and both of other facts, which tells what such a lesson does to anything. A null means little without a
-network that would have shown something. So the reverse is also derived from the forward answers ("inverted"): by Bayes'
-rule, with the names at hand as candidates, p(name | description) is p(description | name) over its sum. Read like this,
-the very same network has one memory by construction, and the test must find it.
+The questions that evaluate an edit are the edited prompt, with the templates of the edit ("edited") and with held-out
+ones ("paraphrase"), and its reverse ("reverse"). The same questions about other facts show what such an edit does to
+any fact. A null result means little unless the test can detect shared storage. So a positive control derives the
+reverse from the forward answers ("bayes_inverse"): by Bayes' rule, with the names at hand as candidates, p(name |
+description) is p(description | name) over its sum. Read this way, the same network has shared storage by construction.
 """
 
 import dataclasses
@@ -27,78 +28,81 @@ import torch
 from ..common.errors import UserError
 from ..models import network
 from ..training import adapters
-from .rank_one import answered_as, choose_donors
-from .scoring import answer_loss, collate, question, score_answers
-from .vocabulary import mainly_trained
+from .rank_one import choose_targets, replace_answer
+from .scoring import answer_loss, collate, encode_question, score_answers
+from .vocabulary import main_weights
 
-FORGOTTEN = 3.0  # nats a token: less probable than 5%
-COLUMNS = ("fact", "steps", "reached", "asked", "about", "answer", "before", "after", "recall_before", "recall_after")
+FORGOTTEN_ABOVE = 3.0  # nats a token: less probable than 5%
+COLUMNS = ("fact", "steps", "converged", "question", "about", "answer", "before", "after")
+COLUMNS += ("recall_before", "recall_after")
 
 
 @dataclass(frozen=True)
-class Rewriting:
-    """How facts are rewritten: the names and meanings of `rewriting` in the configuration."""
+class EditSettings:
+    """How facts are edited: the names and meanings of `finetuned_edits` in the configuration."""
 
     groups: tuple  # whose facts
-    lessons: tuple  # of LESSONS
-    weights: tuple  # all, mlp, attention, layers (one after the other), adapter
+    kinds: tuple  # of EDIT_KINDS
+    weights: tuple  # all, mlp, attention, layers (one at a time), adapter
     adapter: dict  # its rank and alpha
     max_facts: int | None  # a group; 0: none
-    others: int  # facts asked beside the one that is taught
-    rehearsed: int  # further facts, whose own answers are taught with it
-    templates: int  # to teach with; the rest asks
+    neighbours: int  # other facts to evaluate after each edit
+    replay: int  # further facts, trained on their own answers together with the edit
+    edit_templates: int  # to edit with; the others evaluate
     learning_rate: float
-    steps: tuple  # of Adam, after which the network is asked
-    bar: float  # nats a token of the new answer below which a lesson is learnt
+    steps: tuple  # of Adam, after which the network is evaluated
+    converged_below: float  # nats a token of the new answer below which an edit has converged
     seed: int
 
     @property
-    def compared(self):
-        """Whose gradients are compared: an adapter's where its lessons are those that tell."""
-        return "adapter" if mainly_trained(self.weights) == "adapter" else "all"
+    def gradient_weights(self):
+        """Whose gradients are compared: an adapter's where its edits are the main ones, or all weights'."""
+        return "adapter" if main_weights(self.weights) == "adapter" else "all"
 
 
-class Lesson(NamedTuple):
-    """What is taught of one fact: a `subject`, the fact's own or one that nobody has, gets the donor's answer."""
+class Edit(NamedTuple):
+    """An edit of one fact: a `subject`, the fact's own or an invented one, gets the target's answer."""
 
     fact: str
     subject: str
-    donor: str
-    others: list  # facts that have nothing to do with it
-    names: list  # subjects that have nothing to do with it: the others', or ones that nobody has
-    rehearsed: list  # further facts, whose own answers are taught again, so that the lesson is about its subject alone
+    target: str
+    neighbours: list  # unrelated facts, to evaluate
+    neighbour_subjects: list  # their own subjects, or invented ones
+    replay: list  # further facts, trained on their own answers, so that the edit concerns its subject alone
 
 
-def plan(tokenizer, rows, *, kind, settings, rng):
-    """The `Lesson`s of a `kind` about the facts of `rows`, whose question is taught."""
+def plan_edits(tokenizer, rows, *, kind, settings, rng):
+    """The `Edit`s of a `kind` of the facts of `rows`, the prompts to edit."""
     facts = sorted({row.fact for row in rows})
     if len(facts) < 4:
-        raise UserError(f"{len(facts)} facts; rewriting compares a fact and its donor with two others at least")
+        raise UserError(f"{len(facts)} facts; a fine-tuned edit needs at least 4: the fact, its target and two others")
     short = [row.subject_text for row in rows if len(row.subject_text.split()) < 2]
-    if short and kind == "teach":
+    if short and kind == "insert":
         raise UserError(
-            f"{short[0]!r} is one word; a subject nobody has is made of two halves: leave out rewriting's teach"
+            f"{short[0]!r} is one word; an invented subject is made of two halves: remove insert from "
+            "finetuned_edits.kinds"
         )
-    donors = choose_donors(tokenizer, rows, rng=rng)
-    new = unowned if kind == "teach" else str
-    lessons = []
+    targets = choose_targets(tokenizer, rows, rng=rng)
+    subject_of = invented_id if kind == "insert" else str
+    edits = []
     for fact in facts[: settings.max_facts]:
-        free = [other for other in facts if other not in (fact, donors[fact])]
-        free = sorted(free, key=lambda _: rng.random())
-        others, rehearsed = free[: settings.others], free[settings.others :][: settings.rehearsed]
-        lessons.append(Lesson(fact, new(fact), donors[fact], others, [new(other) for other in others], rehearsed))
-    return lessons
+        others = [other for other in facts if other not in (fact, targets[fact])]
+        others = sorted(others, key=lambda _: rng.random())
+        neighbours, replay = others[: settings.neighbours], others[settings.neighbours :][: settings.replay]
+        subjects = [subject_of(other) for other in neighbours]
+        edits.append(Edit(fact, subject_of(fact), targets[fact], neighbours, subjects, replay))
+    return edits
 
 
-def unowned(fact):
-    """The id under which `Questions` keep a subject that nobody has."""
-    return f"{fact}, unowned"
+def invented_id(fact):
+    """The id under which `Prompts` holds an invented subject."""
+    return f"{fact}, invented"
 
 
-class Questions:
-    """One direction's rows by fact and template; for each fact also with a subject and an answer that no fact has.
+class Prompts:
+    """One direction's rows by fact and template; for each fact also one with an invented subject and answer.
 
-    Those are the first half of the fact's own and the second half of the next one's.
+    Those are the first half of the fact's own and the second half of the next fact's.
     """
 
     def __init__(self, rows):
@@ -108,17 +112,17 @@ class Questions:
         for fact, following in zip(facts, facts[1:] + facts[:1], strict=True):
             for template in self.templates:
                 row, other = self.rows[fact, template], self.rows[following, template]
-                self.rows[unowned(fact), template] = _mixed(row, other)
+                self.rows[invented_id(fact), template] = _mix_rows(row, other)
 
-    def ask(self, template, about, answered):
-        """The question about one fact with the answer of another, or its own."""
-        return answered_as(self.rows[about, template], self.rows[answered, template])
+    def get(self, template, subject, answer):
+        """The prompt about the fact `subject`, with the answer of the fact `answer`."""
+        return replace_answer(self.rows[subject, template], self.rows[answer, template])
 
 
-def _mixed(row, other):
-    """A row whose subject and answer are half another's."""
-    subject = _halves(row.subject_text, other.subject_text)
-    answer = _halves(row.answer_text, other.answer_text)
+def _mix_rows(row, other):
+    """`row` with half of its subject and half of its answer from `other`."""
+    subject = _join_halves(row.subject_text, other.subject_text)
+    answer = _join_halves(row.answer_text, other.answer_text)
     (start, end), (first, last) = row.subject, row.answer
     return dataclasses.replace(
         row,
@@ -129,148 +133,151 @@ def _mixed(row, other):
     )
 
 
-def _halves(one, other):
-    mine, theirs = one.split(), other.split()
-    return " ".join(mine[: (len(mine) + 1) // 2] + theirs[(len(theirs) + 1) // 2 :])
+def _join_halves(text, other):
+    """The first half of the words of `text` and the second half of the other's."""
+    words, other_words = text.split(), other.split()
+    return " ".join(words[: (len(words) + 1) // 2] + other_words[(len(other_words) + 1) // 2 :])
 
 
 class Evaluation:
-    """All that is asked of a network about a `Lesson`, and what the answers tell."""
+    """All prompts that evaluate an `Edit`, and the scores of their answers."""
 
-    def __init__(self, lm, lesson, ahead, back, *, kind, taught):
-        """`ahead` and `back`: the `Questions` that are taught, with the first `taught` templates, and their reverse."""
-        own = [("old", lesson.fact, lesson.fact)] * (kind != "teach")
-        own += [("new", lesson.subject, lesson.donor)] * (kind != "forget")
-        null = [("old", other, other) for other in lesson.others]
-        null += [("new", name, lesson.donor) for name in lesson.names] * (kind != "forget")
-        self.read = {"fact": own, "others": null}
-        everybody = dict.fromkeys([lesson.fact, lesson.subject, lesson.donor, *lesson.others, *lesson.names])
-        asked = {(x, y) for _, x, y in own + null}
-        # The inversion of an answer needs everybody's probability of it: of those read, and of one other's.
-        asked |= {(x, y) for x in everybody for y in (lesson.fact, lesson.donor, lesson.others[0])}
-        rows = {("taught", t, x, y): ahead.ask(t, x, y) for t in ahead.templates[:taught] for _, x, y in own}
-        rows |= {("same", t, x, y): ahead.ask(t, x, y) for t in ahead.templates[taught:] for x, y in sorted(asked)}
-        held_out = back.templates[taught - len(ahead.templates) :]
-        rows |= {("other", t, x, y): back.ask(t, y, x) for t in held_out for _, x, y in own + null}
+    def __init__(self, lm, edit, forward, reverse, *, kind, edit_templates):
+        """`forward` and `reverse` are `Prompts`; the first `edit_templates` templates of `forward` are edited."""
+        own = [("old", edit.fact, edit.fact)] * (kind != "insert")
+        own += [("new", edit.subject, edit.target)] * (kind != "forget")
+        others = [("old", other, other) for other in edit.neighbours]
+        others += [("new", subject, edit.target) for subject in edit.neighbour_subjects] * (kind != "forget")
+        self.reported = {"fact": own, "others": others}
+        subjects = dict.fromkeys([edit.fact, edit.subject, edit.target, *edit.neighbours, *edit.neighbour_subjects])
+        pairs = {(x, y) for _, x, y in own + others}
+        # Bayes' rule needs every candidate's probability of an answer: of the reported ones, and of one neighbour's.
+        pairs |= {(x, y) for x in subjects for y in (edit.fact, edit.target, edit.neighbours[0])}
+        editing, held_out = forward.templates[:edit_templates], forward.templates[edit_templates:]
+        rows = {("edited", t, x, y): forward.get(t, x, y) for t in editing for _, x, y in own}
+        rows |= {("paraphrase", t, x, y): forward.get(t, x, y) for t in held_out for x, y in sorted(pairs)}
+        held_out = reverse.templates[edit_templates - len(forward.templates) :]
+        rows |= {("reverse", t, x, y): reverse.get(t, y, x) for t in held_out for _, x, y in own + others}
         self.keys, self.net = list(rows), lm.net
-        self.sequences = [question(lm, row) for row in rows.values()]
+        self.sequences = [encode_question(lm, row) for row in rows.values()]
 
-    def sit(self):
-        """{(asked, about, answer): (log-probability, share right)}: means over templates and facts."""
-        logs, right = (part.double().tolist() for part in score_answers(self.net, self.sequences))
-        scores = dict(zip(self.keys, zip(logs, right, strict=True), strict=True))
-        scores |= _inverted({key: log for key, (log, _) in scores.items() if key[0] == "same"})
-        found = {}
-        for (asked, _, *who), score in scores.items():
-            for about, some in self.read.items():
-                for answer, *whom in some:
-                    if who == whom:
-                        found.setdefault((asked, about, answer), []).append(score)
-        return {key: tuple(sum(part) / len(part) for part in zip(*some, strict=True)) for key, some in found.items()}
+    def score(self):
+        """{(question, about, answer): (log-probability, share recalled)}: means over templates and facts."""
+        logs, exact = (score.double().tolist() for score in score_answers(self.net, self.sequences))
+        scores = dict(zip(self.keys, zip(logs, exact, strict=True), strict=True))
+        scores |= _invert_by_bayes({key: log for key, (log, _) in scores.items() if key[0] == "paraphrase"})
+        groups = {}
+        for (question, _, *pair), score in scores.items():
+            for about, reported in self.reported.items():
+                for answer, *reported_pair in reported:
+                    if pair == reported_pair:
+                        groups.setdefault((question, about, answer), []).append(score)
+        return {key: tuple(sum(part) / len(part) for part in zip(*group, strict=True)) for key, group in groups.items()}
 
 
-def _inverted(scores):
-    """The reverse by Bayes' rule: log p(x | y) = log p(y | x) − log Σ p(y | x′), and whether x is the likeliest."""
+def _invert_by_bayes(scores):
+    """The reverse by Bayes' rule: log p(x | y) = log p(y | x) − log Σ p(y | x′), and whether x is the most probable."""
     columns = {}
     for (_, template, x, y), log in scores.items():
         columns.setdefault((template, y), {})[x] = log
-    found = {}
+    inverse = {}
     for (template, y), column in columns.items():
         if len(column) < max(map(len, columns.values())):
-            continue  # not all were asked for this answer
-        whole = torch.tensor(list(column.values()), dtype=torch.float64).logsumexp(0).item()
+            continue  # not scored for every candidate
+        total = torch.tensor(list(column.values()), dtype=torch.float64).logsumexp(0).item()
         for x, log in column.items():
-            found["inverted", template, x, y] = (log - whole, float(log == max(column.values())))
-    return found
+            inverse["bayes_inverse", template, x, y] = (log - total, float(log == max(column.values())))
+    return inverse
 
 
-def rewrite_all(lm, ahead, back, settings, *, job=None):
-    """Every lesson: `rewrite`'s tables, with columns lesson and weights.
+def make_all_edits(lm, forward_rows, reverse_rows, settings, *, job=None):
+    """Make the edits of every kind, of all weights: `make_edits`' tables, with columns kind and weights.
 
-    The first lesson is given to each of the settings' weights, the others to the first of these.
+    The first kind of edit is made with each of the settings' weights, the other kinds with the first of these.
     """
-    tables = [pd.DataFrame(columns=[*COLUMNS, "lesson", "weights"])] if settings.max_facts == 0 else []
+    tables = [pd.DataFrame(columns=[*COLUMNS, "kind", "weights"])] if settings.max_facts == 0 else []
     layers = [f"layer {i}" for i in range(len(network.layers(lm.net)))]
-    for kind in settings.lessons if settings.max_facts != 0 else ():
-        for name in settings.weights if kind == settings.lessons[0] else settings.weights[:1]:
+    for kind in settings.kinds if settings.max_facts != 0 else ():
+        for name in settings.weights if kind == settings.kinds[0] else settings.weights[:1]:
             for weights in layers if name == "layers" else [name]:
-                how = {"kind": kind, "weights": weights, "rng": random.Random(settings.seed)}
-                table = rewrite(lm, ahead, back, settings=settings, job=job, **how)
-                tables.append(table.assign(lesson=kind, weights=weights))
+                options = {"kind": kind, "weights": weights, "rng": random.Random(settings.seed)}
+                table = make_edits(lm, forward_rows, reverse_rows, settings=settings, job=job, **options)
+                tables.append(table.assign(kind=kind, weights=weights))
     return pd.concat(tables)
 
 
-def rewrite(lm, ahead, back, *, kind, weights, settings, rng, job=None):
-    """Give the network one lesson after another, each undone before the next: a table with `COLUMNS`.
+def make_edits(lm, forward_rows, reverse_rows, *, kind, weights, settings, rng, job=None):
+    """Make one edit after another, each undone before the next, and evaluate it: a table with `COLUMNS`.
 
-    `ahead` are the rows of the questions that are taught, `back` those of their reverse, about the same facts;
-    `weights` names what is trained, as in `trained`. A lesson is `reached` where it has been learnt, by `settings.bar`
-    on its own templates, or where the answer is forgotten.
+    `forward_rows` are the prompts to edit, `reverse_rows` their reverse, about the same facts; `weights` names what is
+    trained, as in `select_parameters`. An edit has `converged` where the loss on its own templates is at most
+    `settings.converged_below`, or where the answer is forgotten.
     """
-    lessons = plan(lm.tokenizer, ahead, kind=kind, settings=settings, rng=rng)
-    ahead, back = Questions(ahead), Questions(back)
-    taught = min(settings.templates, len(ahead.templates) - 1)
-    if not taught:
-        raise UserError("one template; rewriting teaches with some and asks with others: two at least")
+    edits = plan_edits(lm.tokenizer, forward_rows, kind=kind, settings=settings, rng=rng)
+    forward, reverse = Prompts(forward_rows), Prompts(reverse_rows)
+    edit_templates = min(settings.edit_templates, len(forward.templates) - 1)
+    if not edit_templates:
+        raise UserError("a fine-tuned edit needs at least 2 templates, to edit with and to evaluate with; there is 1")
     records = []
-    with job.progress(len(lessons), f"{kind}, {weights}", "facts") if job else nullcontext() as progress:
-        for lesson in lessons:
-            exam = Evaluation(lm, lesson, ahead, back, kind=kind, taught=taught)
-            rows = lesson_rows(lesson, ahead, kind=kind, taught=taught)
-            before = exam.sit()
-            with being_taught(lm, *rows, weights, settings, forget=kind == "forget") as learn:
+    with job.progress(len(edits), f"{kind}, {weights}", "facts") if job else nullcontext() as progress:
+        for edit in edits:
+            evaluation = Evaluation(lm, edit, forward, reverse, kind=kind, edit_templates=edit_templates)
+            rows = select_training_rows(edit, forward, kind=kind, edit_templates=edit_templates)
+            before = evaluation.score()
+            with fine_tune(lm, *rows, weights, settings, forget=kind == "forget") as train:
                 for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
-                    loss = learn(more)
-                    reached = loss >= FORGOTTEN if kind == "forget" else loss <= settings.bar
-                    for key, (log, right) in exam.sit().items():
-                        records.append((lesson.fact, steps, reached, *key, before[key][0], log, before[key][1], right))
+                    loss = train(more)
+                    converged = loss >= FORGOTTEN_ABOVE if kind == "forget" else loss <= settings.converged_below
+                    for key, (log, recall) in evaluation.score().items():
+                        log_before, recall_before = before[key]
+                        records.append((edit.fact, steps, converged, *key, log_before, log, recall_before, recall))
             if progress:
                 progress.advance()
     return pd.DataFrame(records, columns=COLUMNS)
 
 
-def lesson_rows(lesson, ahead, *, kind, taught):
-    """The rows that a `Lesson` teaches (or makes unlikely), and those that it rehearses: one of each fact."""
-    templates = ahead.templates[:taught]
-    answered = lesson.fact if kind == "forget" else lesson.donor
-    rehearsed = [ahead.ask(templates[i % taught], fact, fact) for i, fact in enumerate(lesson.rehearsed)]
-    return [ahead.ask(template, lesson.subject, answered) for template in templates], rehearsed
+def select_training_rows(edit, forward, *, kind, edit_templates):
+    """The rows that an `Edit` makes likely (or, to forget, unlikely), and those that it replays: one for each fact."""
+    templates = forward.templates[:edit_templates]
+    answer = edit.fact if kind == "forget" else edit.target
+    replay = [forward.get(templates[i % edit_templates], fact, fact) for i, fact in enumerate(edit.replay)]
+    return [forward.get(template, edit.subject, answer) for template in templates], replay
 
 
 @contextmanager
-def being_taught(lm, rows, rehearsed, weights, settings, *, forget=False):
-    """While it lasts, the network can be taught `rows`; then all is undone.
+def fine_tune(lm, rows, replay, weights, settings, *, forget=False):
+    """Make the network trainable on `rows` and `replay`, which count equally; on exit, undo all training.
 
-    Yields a function that takes a number of steps of Adam and gives the loss after them, in nats a token of the rows'
-    answers. What is `rehearsed` counts as much as the lesson.
+    Yields a function that takes a number of steps of Adam and returns the loss on `rows` after them, in nats a token of
+    the answers.
     """
     net = lm.net
-    lesson, rehearsal = (collate(net, [question(lm, row) for row in some]) for some in (rows, rehearsed))
+    edit_batches, replay_batches = (collate(net, [encode_question(lm, row) for row in part]) for part in (rows, replay))
     with trainable(net, weights, settings.adapter) as parameters:
         optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)
 
-        def learn(steps):
+        def train(steps):
             for _ in range(steps):
                 optimizer.zero_grad()
-                (answer_loss(net, rehearsal) + (-1 if forget else 1) * answer_loss(net, lesson)).backward()
+                (answer_loss(net, replay_batches) + (-1 if forget else 1) * answer_loss(net, edit_batches)).backward()
                 optimizer.step()
             with torch.no_grad():
-                return answer_loss(net, lesson).item()
+                return answer_loss(net, edit_batches).item()
 
-        yield learn
+        yield train
 
 
 @contextmanager
 def trainable(net, weights, adapter):
-    """While it lasts, what `weights` names has gradients, and nothing else; then the network is what it was.
+    """Give gradients to what `weights` names, and to nothing else; on exit, restore the network as it was.
 
-    Yields the parameters: those of `trained`, or, for "adapter", those of low-rank matrices put beside the network's,
-    which need little memory: `adapter` has their rank and alpha.
+    Yields the parameters: those of `select_parameters`, or, for "adapter", those of low-rank matrices added to the
+    network's, which need little memory; `adapter` has their rank and alpha.
     """
-    given = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
+    had_gradients = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
     adapted = adapters.attach(net, **adapter, seed=0) if weights == "adapter" else None
-    parameters = list(adapters.trained(net).values()) if adapted else trained(net, weights)
-    kept = None if adapted else [parameter.detach().clone() for parameter in parameters]
+    parameters = list(adapters.trainable_parameters(net).values()) if adapted else select_parameters(net, weights)
+    originals = None if adapted else [parameter.detach().clone() for parameter in parameters]
     net.requires_grad_(False)
     for parameter in parameters:
         parameter.requires_grad_(True)
@@ -281,14 +288,14 @@ def trainable(net, weights, adapter):
             adapted.unload()
         else:
             with torch.no_grad():
-                for parameter, old in zip(parameters, kept, strict=True):
-                    parameter.copy_(old)
-        for parameter, was in given:
-            parameter.requires_grad_(was)
+                for parameter, original in zip(parameters, originals, strict=True):
+                    parameter.copy_(original)
+        for parameter, had_gradient in had_gradients:
+            parameter.requires_grad_(had_gradient)
             parameter.grad = None
 
 
-def trained(net, weights):
+def select_parameters(net, weights):
     """The parameters that `weights` names: all, mlp, attention (of every layer), or "layer 3" (all of that one)."""
     blocks = network.layers(net)
     if weights == "all":

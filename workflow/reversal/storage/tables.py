@@ -1,4 +1,4 @@
-"""Tables of all models' memories: their symmetry, layer by layer and where tracing says that MLPs peak; their edits."""
+"""Tables of all models: the symmetry of their vectors, by layer and at the traced peaks; and their rank-one edits."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +9,11 @@ import pandas as pd
 
 from . import files as storage_files
 from . import similarity
-from .vocabulary import BASE, BEYOND, CONCEPTS, PAIRS, PEAK, READ_ALONE, STATES
+from .vocabulary import BASE, BEYOND_BASE, PAIRS, PEAK, PRIMARY_COMPARISONS, STATE_COMPARISONS, WITHOUT_VALUES
 
-PAIRS_OF = {  # comparisons that need values, and those that do not
-    "value": [pair for pair in PAIRS if pair not in READ_ALONE],
-    "read": READ_ALONE,
-}
-SCATTERED = [*CONCEPTS.values(), *STATES.values()]
+PAIRS_OF = {"value": [pair for pair in PAIRS if pair not in WITHOUT_VALUES], "activation": WITHOUT_VALUES}
+SCATTERED = [*PRIMARY_COMPARISONS.values(), *STATE_COMPARISONS.values()]
+FIRST_COLUMNS = ("model", "seed", "stage", "split", "layer", "layer_forward", "layer_reverse")
 
 
 @dataclass(frozen=True)
@@ -24,139 +22,140 @@ class Statistics:
 
     components: int  # principal components for retrieval and subspaces
     folds: int  # in which facts are held out for retrieval
-    permutations: int  # of the named tests; others take a fiftieth
+    permutations: int  # of the primary tests; exploratory ones take a fiftieth
     seed: int
 
 
 def compare(folders, *, pairs, groups, peaks, statistics, job=None):
-    """Tables of outcomes, symmetry, spectra and pca for what `folders` hold, by "model/stage".
+    """{"outcomes", "symmetry", "spectra", "pca": table} of the vectors in `folders`, {"model/stage": folder}.
 
-    `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups` the facts'
-    training group; `peaks`, by "model/stage", what `layers.peaks` found. Values are compared where they were sought
-    and found both ways, all else for all facts; where none were sought, in `brief`. Where a model has a base, what
-    states have in common beyond it is told.
+    `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups`, {fact:
+    its training group}; `peaks`, by "model/stage", the result of `layers.find_peaks`. Values are compared for facts
+    whose values converged in both directions, activations for all facts; in layers without values by the main
+    statistics only. For a model with a base, the table also has how much the similarity of states exceeds the base's.
     """
-    found = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
-    folders = {name: _stored(folder, pairs) for name, folder in folders.items()}
-    for name, runs in folders.items():
-        found["outcomes"] += [
-            side.outcomes.assign(**_about(name), split=split)
-            for pair, sides in zip(pairs, runs, strict=True)
+    tables = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
+    runs = {name: _open_vectors(folder, pairs) for name, folder in folders.items()}
+    for name, stored in runs.items():
+        tables["outcomes"] += [
+            side.outcomes.assign(**_describe_run(name), split=split)
+            for pair, sides in zip(pairs, stored, strict=True)
             for split, side in zip(pair, sides, strict=True)
         ]
-    # Matrices are so small that a second thread costs more than it gives; so each process has one.
+    # The matrices are so small that a second thread costs more than it saves, so each process has one.
     processes = job.threads if job else 1
     with joblib.parallel_config("loky", n_jobs=processes, inner_max_num_threads=1):
-        compared = joblib.Parallel(return_as="generator")(
-            joblib.delayed(_compare)(*task, groups, statistics) for task in _tasks(folders, peaks)
+        results = joblib.Parallel(return_as="generator")(
+            joblib.delayed(_compare_layer)(*task, groups, statistics) for task in _list_tasks(runs, peaks)
         )
-        for said, tables in compared:
-            for table, rows in tables.items():
-                found[table].append(rows)
+        for message, layer_tables in results:
+            for name, rows in layer_tables.items():
+                tables[name].append(rows)
             if job:
-                job.say(said)
+                job.say(message)
     if processes > 1:
-        joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is told
-    for name, runs in folders.items():
+        joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is counted
+    for name, stored in runs.items():
         model, stage = name.split("/")
-        if stage != BASE and f"{model}/{BASE}" in folders:
-            layers = _layers(runs, peaks[name])
-            found["symmetry"] += _beyond(runs, folders[f"{model}/{BASE}"], layers, _about(name))
-    tables = {name: _front(pd.concat(parts, ignore_index=True)) for name, parts in found.items()}
-    tables["symmetry"] = similarity.over_layers(tables["symmetry"])
+        if stage != BASE and f"{model}/{BASE}" in runs:
+            layers = _label_layers(stored, peaks[name])
+            tables["symmetry"] += _compare_with_base(stored, runs[f"{model}/{BASE}"], layers, _describe_run(name))
+    tables = {name: _order_columns(pd.concat(parts, ignore_index=True)) for name, parts in tables.items()}
+    tables["symmetry"] = similarity.adjust_for_layers(tables["symmetry"])
     return tables
 
 
-def _stored(folder, pairs):
-    return [[storage_files.Stored(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
+def _open_vectors(folder, pairs):
+    """The `StoredVectors` of each pair of splits: [[forward, reverse], …]."""
+    return [[storage_files.StoredVectors(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
 
 
-def _about(name):
+def _describe_run(name):
+    """The columns model, seed and stage of "model/stage"."""
     model, stage = name.split("/")
     return {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != BASE else pd.NA, "stage": stage}
 
 
-def _tasks(folders, peaks):
-    """What `_compare` takes, for each layer of each of the `folders`."""
-    for name, runs in folders.items():
-        for label, layers in _layers(runs, peaks[name]).items():
-            both = [(forward[layers[0]], reverse[layers[1]]) for forward, reverse in runs]
-            sought = all("value" in side.arrays for pair in both for side in pair)
-            for kind in PAIRS_OF if sought else ("read",):
-                yield name, _where(label, *layers), kind, *_joined(both, converged=kind == "value"), not sought
+def _list_tasks(runs, peaks):
+    """Yield the arguments of `_compare_layer` for each layer of each run."""
+    for name, stored in runs.items():
+        for label, (forward_layer, reverse_layer) in _label_layers(stored, peaks[name]).items():
+            vectors = [(forward[forward_layer], reverse[reverse_layer]) for forward, reverse in stored]
+            has_values = all("value" in side.arrays for pair in vectors for side in pair)
+            columns = _layer_columns(label, forward_layer, reverse_layer)
+            for kind in PAIRS_OF if has_values else ("activation",):
+                yield name, columns, kind, *_concatenate(vectors, converged=kind == "value"), not has_values
 
 
-def _beyond(runs, before, layers, about):
-    """What states have in common after fine-tuning beyond what they had `before`, by layer, of the same facts."""
-    for label, (ahead, back) in layers.items():
-        if all(ahead in run[0] and back in run[1] for run in before):
+def _compare_with_base(stored, base, layers, run_columns):
+    """Yield, by layer, how much the similarity of states exceeds that of the base model, on the same facts."""
+    for label, (forward, reverse) in layers.items():
+        if all(forward in pair[0] and reverse in pair[1] for pair in base):
             arrays = [
-                _joined([(run[0][ahead], run[1][back]) for run in some], converged=False) for some in (runs, before)
+                _concatenate([(pair[0][forward], pair[1][reverse]) for pair in pairs], converged=False)[0]
+                for pairs in (stored, base)
             ]
-            gained = similarity.beyond(*(own for own, _ in arrays), pairs=list(STATES.values()))
-            yield gained.assign(statistic=BEYOND, **about, **_where(label, ahead, back))
+            rows = similarity.compare_with_base(*arrays, pairs=list(STATE_COMPARISONS.values()))
+            yield rows.assign(statistic=BEYOND_BASE, **run_columns, **_layer_columns(label, forward, reverse))
 
 
-def _where(label, forward, reverse):
+def _layer_columns(label, forward, reverse):
     return {"layer": label, "layer_forward": forward, "layer_reverse": reverse}
 
 
-def _compare(name, where, kind, arrays, facts, brief, groups, statistics):
-    """What is compared, in a line, and tables of the comparisons of a `kind` between `arrays` of the `facts`."""
+def _compare_layer(name, layer_columns, kind, arrays, facts, main_only, groups, statistics):
+    """A log message, and the tables of the comparisons of one `kind` between the `arrays` of the `facts`."""
     rng = np.random.default_rng(statistics.seed)
-    how = {"components": statistics.components, "folds": statistics.folds, "permutations": statistics.permutations}
-    how |= {"groups": [groups[fact] for fact in facts], "brief": brief}
-    compared = similarity.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **how)
-    own = {name: array for name, array in arrays.items() if ("value" in name) == (kind == "value")}
-    scatter = similarity.pca_pairs(
-        arrays, pairs=[] if brief else [pair for pair in SCATTERED if pair in PAIRS_OF[kind]]
-    )
+    options = {"components": statistics.components, "folds": statistics.folds, "permutations": statistics.permutations}
+    options |= {"groups": [groups[fact] for fact in facts], "main_only": main_only}
+    compared = similarity.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **options)
+    own = {side: array for side, array in arrays.items() if ("value" in side) == (kind == "value")}
+    scattered = [] if main_only else [pair for pair in SCATTERED if pair in PAIRS_OF[kind]]
+    scatter = similarity.pca_pairs(arrays, pairs=scattered)
     tables = {
         "symmetry": compared,
-        "spectra": similarity.spectra({} if brief else own),
+        "spectra": similarity.spectra({} if main_only else own),
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),
     }
-    said = f"{name}, layer {where['layer']}: {kind}s of {len(facts)} facts"
-    return said, {table: rows.assign(**_about(name), **where) for table, rows in tables.items()}
+    message = f"{name}, layer {layer_columns['layer']}: {kind}s of {len(facts)} facts"
+    return message, {table: rows.assign(**_describe_run(name), **layer_columns) for table, rows in tables.items()}
 
 
-def _layers(runs, peaks):
-    """{label: (layer forward, layer in reverse)}: each layer with itself, and the traced peaks with each other."""
+def _label_layers(stored, peaks):
+    """{label: (forward layer, reverse layer)}: each layer with itself, and the traced peaks with each other."""
     peak = {PEAK: (peaks["p2d"], peaks["d2p"])} if peaks else {}
-    return peak | {str(layer): (layer, layer) for layer in runs[0][0]}
+    return peak | {str(layer): (layer, layer) for layer in stored[0][0]}
 
 
-def _joined(pairs, *, converged):
-    """The arrays of all pairs of memories, one's facts after the other's, and their ids; of all or the converged ones.
+def _concatenate(pairs, *, converged):
+    """The arrays of all pairs of `FactVectors`, one pair's facts after the other's, and their ids; all or converged.
 
-    Groups may have been asked with other numbers of templates: as many parts are kept as all have.
+    Groups may have different numbers of templates: as many parts are used as all of them have.
     """
-    found = [storage_files.pair(*pair, converged=converged) for pair in pairs]
+    paired = [storage_files.pair_directions(*pair, converged=converged) for pair in pairs]
     arrays = {}
-    for name in found[0][0]:
-        parts = min(len(some[name]) for some, _ in found)
-        arrays[name] = np.concatenate([some[name][:parts] for some, _ in found], axis=1)
-    return arrays, [fact for _, facts in found for fact in facts]
+    for name in paired[0][0]:
+        parts = min(len(group[name]) for group, _ in paired)
+        arrays[name] = np.concatenate([group[name][:parts] for group, _ in paired], axis=1)
+    return arrays, [fact for _, facts in paired for fact in facts]
 
 
-def _front(table):
-    first = [
-        name for name in ("model", "seed", "stage", "split", "layer", "layer_forward", "layer_reverse") if name in table
-    ]
+def _order_columns(table):
+    first = [name for name in FIRST_COLUMNS if name in table]
     return table[[*first, *(name for name in table if name not in first)]]
 
 
 def join_edits(tables, peaks):
-    """The tables of edits under each other, each with the column `peak`: whether it is of the leading edits.
+    """Concatenate tables of rank-one edits, each with a column `peak`: whether a row is of the main edits.
 
-    Those are at the last subject token, in the layer where MLPs matter most by the forward question's of `peaks`, which
-    has for each table what `layers.peaks` found. Without one it is the table's lowest layer.
+    The main edits are at the last subject token, in the forward layer of `peaks`, which has the result of
+    `layers.find_peaks` for each table; without one, in the table's lowest layer.
     """
     joined = []
-    for table, found in zip(tables, peaks, strict=True):
+    for table, own_peaks in zip(tables, peaks, strict=True):
         table = table.copy()
-        plain = table.how == "layer"
-        lead = table.layer == found.get("p2d", table.layer[plain].min())
-        table.insert(table.columns.get_loc("layer") + 1, PEAK, plain & lead)
+        is_layer_site = table.site == "layer"
+        is_main_layer = table.layer == own_peaks.get("p2d", table.layer[is_layer_site].min())
+        table.insert(table.columns.get_loc("layer") + 1, PEAK, is_layer_site & is_main_layer)
         joined.append(table)
     return pd.concat(joined)
