@@ -1,12 +1,32 @@
-"""Keys and values of the facts in both directions, whether they are the same, and what a rank-one edit does."""
+"""How facts are stored: keys and values in both directions, their similarity, rank-one edits and fine-tuned edits."""
+
+KEYVALUE_SPLITS = split_pairs(config["keyvalue"]["groups"])
+RANK_ONE_GROUPS = ["known"] if UNTRAINED else ["both", "p2d"]
+FINETUNED_EDIT_STAGES = STAGES if config["finetuned_edits"]["include_bases"] else TRAINED
+
+
+def peaks_of(model, stage):
+    """The file of a model's peaks in tracing; a base has those of its first fine-tuning."""
+    return f"<results>/peaks/{model}/{f'seed_{FIRST_SEED}' if stage == 'base' else stage}.json"
+
+
+def value_layers(wildcards):
+    """The layers at which values are optimised: none for a base, which does not know the facts."""
+    return [] if wildcards.stage == "base" and not UNTRAINED else config["keyvalue"]["value_layers"]
+
+
+def peaks_if_needed(wildcards):
+    """The file of peaks, if the layers of keys or values depend on it."""
+    choices = [config["keyvalue"]["layers"], value_layers(wildcards)]
+    return [] if all(choice in ("all", []) for choice in choices) else peaks_of(wildcards.model, wildcards.stage)
 
 
 rule keyvalue:
-    """Read what each fact leaves at its subject and its answer in both directions, and find its values."""
+    """Read each fact's activations at subject and answer in both directions, and optimise its values."""
     input:
-        model=looked_into,
-        peaks=peaks_to_look_at,
-        rows=splits_of(PAIRED),
+        model=require_mask_model,
+        peaks=peaks_if_needed,
+        rows=split_files(KEYVALUE_SPLITS),
         train="<results>/data/train.jsonl",
         code=library("keyvalue"),
     output:
@@ -15,28 +35,28 @@ rule keyvalue:
         "<results>/logs/keyvalue/{model}/{stage}.log",
     benchmark:
         "<results>/benchmarks/keyvalue/{model}/{stage}.tsv"
-    priority: 2  # long: begun before figures
+    priority: 2  # long: starts before figures
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
-        canvas=own_canvas,
+        canvas=setting("canvas"),
         layers=config["keyvalue"]["layers"],
-        value_layers=value_layers_of,
+        value_layers=value_layers,
         max_facts=config["keyvalue"]["max_facts"],
         prefixes=config["keyvalue"]["prefixes"],
-        search=config["keyvalue"]["search"],
+        optimization=config["keyvalue"]["optimization"],
     script:
         "../scripts/keyvalue.py"
 
 
 rule symmetry:
-    """Compare forward with reverse keys and values: statistics, nulls, intervals; layer by layer and where MLPs peak."""
+    """Compare forward with reverse keys and values, by layer and where MLPs peak: statistics, nulls and intervals."""
     input:
-        extractions=expand("<results>/keyvalue/{staged}", staged=STAGED),
-        peaks=[peaks_of(*staged.split("/")) for staged in STAGED],
+        extractions=expand("<results>/keyvalue/{staged}", staged=STAGES),
+        peaks=[peaks_of(*staged.split("/")) for staged in STAGES],
         facts="<results>/data/facts.jsonl",
         code=library("symmetry"),
     output:
@@ -53,54 +73,54 @@ rule symmetry:
     threads: CORES
     params:
         **config["symmetry"],
-        staged=STAGED,
-        pairs=PAIRED,
+        staged=STAGES,
+        pairs=KEYVALUE_SPLITS,
     script:
         "../scripts/symmetry.py"
 
 
-rule edit:
-    """Give facts a new object by ROME's rank-one edit, one at a time, and ask forward and in reverse."""
+rule rank_one_edits:
+    """Give facts a new object by ROME's rank-one edit, one at a time, and evaluate both directions."""
     input:
-        model=looked_into,
+        model=require_mask_model,
         peaks=[] if config["rank_one_edits"]["layers"] == "all" else "<results>/peaks/{model}/seed_{seed}.json",
-        rows=splits_of(EDITED),
+        rows=split_files(split_pairs(RANK_ONE_GROUPS)),
         train="<results>/data/train.jsonl",
         code=library("rank_one_edits"),
     output:
-        "<results>/edits/{model}/seed_{seed}.csv",
+        "<results>/rank_one_edits/{model}/seed_{seed}.csv",
     log:
-        "<results>/logs/edit/{model}/seed_{seed}.log",
+        "<results>/logs/rank_one_edits/{model}/seed_{seed}.log",
     benchmark:
-        "<results>/benchmarks/edit/{model}/seed_{seed}.tsv"
-    priority: 1  # long: begun before figures
+        "<results>/benchmarks/rank_one_edits/{model}/seed_{seed}.tsv"
+    priority: 1  # long: starts before figures
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
-        canvas=own_canvas,
+        canvas=setting("canvas"),
         edits=config["rank_one_edits"],
-        groups=EDITED_GROUPS,
+        groups=RANK_ONE_GROUPS,
         prefixes=config["keyvalue"]["prefixes"],
-        search=config["keyvalue"]["search"],
+        optimization=config["keyvalue"]["optimization"],
     script:
         "../scripts/rank_one_edits.py"
 
 
-rule edits_table:
-    """All models' edits in one table, with where tracing pointed."""
+rule rank_one_edits_table:
+    """All models' rank-one edits in one table, with the layers that tracing points to."""
     input:
-        edits=expand("<results>/edits/{trained}.csv", trained=TRAINED),
+        edits=expand("<results>/rank_one_edits/{trained}.csv", trained=TRAINED),
         peaks=expand("<results>/peaks/{trained}.json", trained=TRAINED),
         code=library("rank_one_edits_table"),
     output:
-        "<results>/tables/edits.csv",
+        "<results>/tables/rank_one_edits.csv",
     log:
-        "<results>/logs/edits_table.log",
+        "<results>/logs/rank_one_edits_table.log",
     benchmark:
-        "<results>/benchmarks/edits_table.tsv"
+        "<results>/benchmarks/rank_one_edits_table.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -108,46 +128,46 @@ rule edits_table:
         "../scripts/rank_one_edits_table.py"
 
 
-rule rewrite:
-    """Teach facts a new answer by gradient, one direction at a time, and ask the other; compare both gradients."""
+rule finetuned_edits:
+    """Fine-tune facts to a new answer in one direction and evaluate the other; compare both directions' gradients."""
     input:
-        model=looked_into,
-        rows=splits_of(REWRITTEN),
+        model=require_mask_model,
+        rows=split_files(split_pairs(config["finetuned_edits"]["groups"])),
         code=library("finetuned_edits"),
     output:
-        lessons="<results>/rewriting/{model}/{stage}.csv",
-        gradients="<results>/rewriting/{model}/{stage}.gradients.csv",
+        edits="<results>/finetuned_edits/{model}/{stage}.csv",
+        gradients="<results>/finetuned_edits/{model}/{stage}.gradients.csv",
     log:
-        "<results>/logs/rewrite/{model}/{stage}.log",
+        "<results>/logs/finetuned_edits/{model}/{stage}.log",
     benchmark:
-        "<results>/benchmarks/rewrite/{model}/{stage}.tsv"
-    priority: 1  # long: begun before figures
+        "<results>/benchmarks/finetuned_edits/{model}/{stage}.tsv"
+    priority: 1  # long: starts before figures
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
     resources:
         gpu=1,
     params:
-        canvas=own_canvas,
-        rewriting={key: value for key, value in config["finetuned_edits"].items() if key != "bases"}
-        | ({"groups": ["known"]} if KNOWN else {}),
+        canvas=setting("canvas"),
+        edits={key: value for key, value in config["finetuned_edits"].items() if key != "include_bases"}
+        | ({"groups": ["known"]} if UNTRAINED else {}),
     script:
         "../scripts/finetuned_edits.py"
 
 
-rule sharing:
-    """What forward and reverse share, of all models: carry-over of rewritten facts, and to first order."""
+rule finetuned_edits_table:
+    """How much transfers to the reverse direction, for all models: from fine-tuned edits, and from gradients."""
     input:
-        lessons=expand("<results>/rewriting/{staged}.csv", staged=REWRITTEN_MODELS),
-        gradients=expand("<results>/rewriting/{staged}.gradients.csv", staged=REWRITTEN_MODELS),
+        edits=expand("<results>/finetuned_edits/{staged}.csv", staged=FINETUNED_EDIT_STAGES),
+        gradients=expand("<results>/finetuned_edits/{staged}.gradients.csv", staged=FINETUNED_EDIT_STAGES),
         code=library("finetuned_edits_table"),
     output:
-        lessons="<results>/tables/rewriting.csv",
+        edits="<results>/tables/finetuned_edits.csv",
         gradients="<results>/tables/gradients.csv",
     log:
-        "<results>/logs/sharing.log",
+        "<results>/logs/finetuned_edits_table.log",
     benchmark:
-        "<results>/benchmarks/sharing.tsv"
+        "<results>/benchmarks/finetuned_edits_table.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
@@ -156,12 +176,12 @@ rule sharing:
 
 
 rule evidence:
-    """What rewriting, gradients, symmetry and edits say together: one memory or two."""
+    """Shared or separate storage: fine-tuned edits, gradients, symmetry and rank-one edits on one scale."""
     input:
-        rewriting="<results>/tables/rewriting.csv",
+        finetuned="<results>/tables/finetuned_edits.csv",
         gradients="<results>/tables/gradients.csv",
         symmetry="<results>/tables/symmetry.csv",
-        edits="<results>/tables/edits.csv",
+        rank_one="<results>/tables/rank_one_edits.csv",
         code=library("evidence"),
     output:
         "<results>/tables/evidence.csv",
