@@ -13,83 +13,84 @@ from reversal.models import network as networks
 from reversal.tracing import engine, llama
 
 GOLDEN = Path(__file__).parent / "golden" / "rome"
-WAYS = [("state", None), ("mlp", None), ("attn", None), ("state", "mlp"), ("state", "attn")]
+PATCHES = [("state", None), ("mlp", None), ("attn", None), ("state", "mlp"), ("state", "attn")]
 
 
-def network(*, causal, layers=3, heads=2, size=4, seed=0, **more):
+def make_network(*, causal, layers=3, heads=2, size=4, seed=0, **options):
     net = networks.new(
-        causal=causal, vocab=23, width=heads * size, layers=layers, heads=heads, mlp=12, seed=seed, **more
+        causal=causal, vocab=23, width=heads * size, layers=layers, heads=heads, mlp=12, seed=seed, **options
     )
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.mul_(8)  # random weights are so small that restoring anything hardly shows
+            parameter.mul_(8)  # with weights of the usual size, effects are too small to compare
     return net
 
 
-def question(net, *, tokens=7, subject=(2, 4), places=(4, 6), draws=3, seed=0):
+def make_query(net, *, tokens=7, subject=(2, 4), positions=(4, 6), draws=3, seed=0):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(networks.vocab(net), (tokens,), generator=generator)
     if networks.is_diffusion(net):
-        ids[list(places)] = networks.mask_id(net)
-    wanted = torch.randint(networks.vocab(net), (len(places),), generator=generator).tolist()
+        ids[list(positions)] = networks.mask_id(net)
+    answer_tokens = torch.randint(networks.vocab(net), (len(positions),), generator=generator).tolist()
     return {
         "input_ids": ids,
         "subject": subject,
-        "answer": dict(zip(places, wanted, strict=True)),
+        "answer": dict(zip(positions, answer_tokens, strict=True)),
         "noise": engine.draw_noise(net, subject, draws, generator=generator),
     }
 
 
 @st.composite
 def cases(draw):
-    """A network of either family and a question to it."""
+    """A network of either family and the arguments of a trace."""
     tokens = draw(st.integers(2, 8))
     first = draw(st.integers(0, tokens - 1))
-    net = network(
+    net = make_network(
         causal=draw(st.booleans()),
         layers=draw(st.integers(1, 5)),
         heads=draw(st.integers(1, 3)),
         seed=draw(st.integers(0, 99)),
     )
-    asked = question(
+    query = make_query(
         net,
         tokens=tokens,
         subject=(first, draw(st.integers(first + 1, tokens))),
-        places=draw(st.lists(st.integers(0, tokens - 1), min_size=1, max_size=3, unique=True)),
+        positions=draw(st.lists(st.integers(0, tokens - 1), min_size=1, max_size=3, unique=True)),
         draws=draw(st.integers(1, 3)),
         seed=draw(st.integers(0, 99)),
     )
-    return net, asked
+    return net, query
 
 
-def few(examples):
+def limit(examples):
     return settings(max_examples=examples, deadline=None, derandomize=True)
 
 
-def agree(found, expected):
+def assert_equal_traces(result, expected):
+    """A `Trace` equals the joint log-probabilities of `naive_trace.trace`."""
     clean, corrupted, restored = expected
-    torch.testing.assert_close(found.log_restored, restored.double().mean(-1), atol=2e-4, rtol=1e-5)
-    torch.testing.assert_close(found.restored, restored.double().exp().mean(-1), atol=1e-5, rtol=1e-4)
-    assert found.clean == pytest.approx(clean.exp().item(), abs=1e-5)
-    assert found.corrupted == pytest.approx(corrupted.exp().mean().item(), abs=1e-5)
-    assert found.log_corrupted == pytest.approx(corrupted.mean().item(), abs=2e-4)
+    torch.testing.assert_close(result.log_restored, restored.double().mean(-1), atol=2e-4, rtol=1e-5)
+    torch.testing.assert_close(result.restored, restored.double().exp().mean(-1), atol=1e-5, rtol=1e-4)
+    assert result.clean == pytest.approx(clean.exp().item(), abs=1e-5)
+    assert result.corrupted == pytest.approx(corrupted.exp().mean().item(), abs=1e-5)
+    assert result.log_corrupted == pytest.approx(corrupted.mean().item(), abs=2e-4)
 
 
-def problem(net, asked, **more):
-    ids, subject = asked["input_ids"], asked["subject"]
-    corrupted = engine.add_noise(net, ids, subject, asked["noise"])
-    return engine.Problem(engine.embed(net, ids), corrupted, asked["answer"], **more)
+def make_problem(net, query, **options):
+    ids, subject = query["input_ids"], query["subject"]
+    corrupted = engine.add_noise(net, ids, subject, query["noise"])
+    return engine.Problem(engine.embed(net, ids), corrupted, query["answer"], **options)
 
 
 @pytest.mark.parametrize("by_hooks", [False, True])
 @pytest.mark.parametrize("kind", engine.KINDS)
-def test_every_restored_probability_is_the_one_that_rome_finds(kind, by_hooks, monkeypatch):
+def test_every_restored_probability_equals_romes(kind, by_hooks, monkeypatch):
     if by_hooks:
-        monkeypatch.setattr(llama, "supports", lambda net: False)
+        monkeypatch.setattr(llama, "is_supported", lambda net: False)
     net, _ = networks.load(GOLDEN / "model", device="cpu")
     known, arrays = json.loads((GOLDEN / "trace.json").read_text()), load_file(GOLDEN / "trace.safetensors")
     ids = arrays["input_ids"][0]
-    found = engine.trace(
+    result = engine.trace(
         net,
         ids,
         subject=known["subject_range"],
@@ -98,141 +99,141 @@ def test_every_restored_probability_is_the_one_that_rome_finds(kind, by_hooks, m
         kind=kind,
         window=known["window"],
     )
-    torch.testing.assert_close(found.restored.float(), arrays[kind], atol=1e-5, rtol=0)
-    assert found.clean == pytest.approx(known["high_score"], abs=1e-5)
-    assert found.corrupted == pytest.approx(known["low_score"], abs=1e-5)
+    torch.testing.assert_close(result.restored.float(), arrays[kind], atol=1e-5, rtol=0)
+    assert result.clean == pytest.approx(known["high_score"], abs=1e-5)
+    assert result.corrupted == pytest.approx(known["low_score"], abs=1e-5)
 
 
-@few(40)
-@given(cases(), st.sampled_from(WAYS), st.integers(1, 6))
-def test_the_batched_trace_equals_one_state_at_a_time(case, way, window):
-    net, asked = case
-    how = {"kind": way[0], "severed": way[1], "window": window}
-    agree(engine.trace(net, **asked, **how), naive_trace.trace(net, **asked, **how))
+@limit(40)
+@given(cases(), st.sampled_from(PATCHES), st.integers(1, 6))
+def test_the_batched_trace_equals_one_state_at_a_time(case, patch, window):
+    net, query = case
+    options = {"kind": patch[0], "severed": patch[1], "window": window}
+    assert_equal_traces(engine.trace(net, **query, **options), naive_trace.trace(net, **query, **options))
 
 
-@few(15)
-@given(cases(), st.sampled_from(WAYS), st.integers(1, 4))
-def test_the_trace_by_hooks_equals_one_state_at_a_time(case, way, window):
-    net, asked = case
-    how = {"kind": way[0], "severed": way[1], "window": window}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(llama, "supports", lambda net: False)
-        agree(engine.trace(net, **asked, **how), naive_trace.trace(net, **asked, **how))
+@limit(15)
+@given(cases(), st.sampled_from(PATCHES), st.integers(1, 4))
+def test_the_trace_by_hooks_equals_one_state_at_a_time(case, patch, window):
+    net, query = case
+    options = {"kind": patch[0], "severed": patch[1], "window": window}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(llama, "is_supported", lambda net: False)
+        assert_equal_traces(engine.trace(net, **query, **options), naive_trace.trace(net, **query, **options))
 
 
-@pytest.mark.parametrize(("kind", "severed"), WAYS)
+@pytest.mark.parametrize(("kind", "severed"), PATCHES)
 def test_other_causal_networks_are_traced_too(kind, severed):
     torch.manual_seed(0)
     shape = GPT2Config(vocab_size=23, n_embd=8, n_layer=3, n_head=2, n_positions=16, initializer_range=0.5)
     net = GPT2LMHeadModel(shape).eval()
-    asked = question(net)
-    how = {"kind": kind, "severed": severed, "window": 2}
-    agree(engine.trace(net, **asked, **how), naive_trace.trace(net, **asked, **how))
+    query = make_query(net)
+    options = {"kind": kind, "severed": severed, "window": 2}
+    assert_equal_traces(engine.trace(net, **query, **options), naive_trace.trace(net, **query, **options))
 
 
 def test_rounded_rope_and_grouped_keys_are_respected():
-    net = network(causal=False, heads=4, rounded_rope=True)
+    net = make_network(causal=False, heads=4, rounded_rope=True)
     net.model.rotary_emb(torch.zeros(1), torch.arange(2)[None])
-    agree(engine.trace(net, **question(net)), naive_trace.trace(net, **question(net)))
-    config = network(causal=True, heads=4).config
+    assert_equal_traces(engine.trace(net, **make_query(net)), naive_trace.trace(net, **make_query(net)))
+    config = make_network(causal=True, heads=4).config
     config.num_key_value_heads = 2
     torch.manual_seed(0)
     grouped = type(net)(config).eval()
-    agree(engine.trace(grouped, **question(grouped)), naive_trace.trace(grouped, **question(grouped)))
+    assert_equal_traces(engine.trace(grouped, **make_query(grouped)), naive_trace.trace(grouped, **make_query(grouped)))
 
 
-@few(25)
+@limit(25)
 @given(cases())
 def test_restoring_every_state_of_the_first_layer_gives_the_clean_score(case):
-    net, asked = case
-    everything = problem(net, asked, groups=[tuple(range(len(asked["input_ids"])))])
+    net, query = case
+    everything = make_problem(net, query, groups=[tuple(range(len(query["input_ids"])))])
     [runs] = engine.restore(net, [everything])
     torch.testing.assert_close(runs.restored[:, 0, 0], runs.clean.expand_as(runs.corrupted), atol=1e-4, rtol=1e-5)
 
 
-@few(15)
-@given(cases(), st.sampled_from(WAYS))
-def test_restoring_nothing_gives_the_corrupted_score(case, way):
-    net, asked = case
-    [runs] = engine.restore(net, [problem(net, asked, groups=[()])], kind=way[0], severed=way[1])
+@limit(15)
+@given(cases(), st.sampled_from(PATCHES))
+def test_restoring_nothing_gives_the_corrupted_score(case, patch):
+    net, query = case
+    [runs] = engine.restore(net, [make_problem(net, query, groups=[()])], kind=patch[0], severed=patch[1])
     assert torch.equal(runs.restored[:, 0], runs.corrupted[:, None].expand_as(runs.restored[:, 0]))
 
 
-@few(15)
-@given(cases(), st.sampled_from(WAYS))
-def test_without_corruption_nothing_has_an_effect(case, way):
-    net, asked = case
-    asked["noise"] = torch.zeros_like(asked["noise"])
-    found = engine.trace(net, **asked, kind=way[0], severed=way[1])
-    assert (found.restored == found.corrupted).all()
-    assert found.corrupted == pytest.approx(found.clean, abs=1e-6)
+@limit(15)
+@given(cases(), st.sampled_from(PATCHES))
+def test_without_corruption_nothing_has_an_effect(case, patch):
+    net, query = case
+    query["noise"] = torch.zeros_like(query["noise"])
+    [runs] = engine.restore(net, [make_problem(net, query)], kind=patch[0], severed=patch[1])
+    assert (runs.restored == runs.corrupted[:, None, None]).all()
+    result = engine.score_runs(runs)
+    assert result.corrupted == pytest.approx(result.clean, abs=1e-6)
 
 
-@few(25)
-@given(cases(), st.sampled_from(WAYS), st.integers(1, 4))
-def test_in_a_causal_network_states_before_the_subject_and_after_the_answer_have_no_effect(case, way, window):
-    net, asked = case
+@limit(25)
+@given(cases(), st.sampled_from(PATCHES), st.integers(1, 4))
+def test_in_a_causal_network_states_before_the_subject_and_after_the_answer_have_no_effect(case, patch, window):
+    net, query = case
     if networks.is_diffusion(net):
         return
-    found = engine.trace(net, **asked, kind=way[0], severed=way[1], window=window)
-    idle = [p for p in range(len(asked["input_ids"])) if p < asked["subject"][0] or p > max(asked["answer"])]
-    assert (found.restored[idle] == found.corrupted).all()
-    assert (found.log_restored[idle] == found.log_corrupted).all()
+    [runs] = engine.restore(net, [make_problem(net, query)], kind=patch[0], severed=patch[1], window=window)
+    idle = [p for p in range(len(query["input_ids"])) if p < query["subject"][0] or p > max(query["answer"])]
+    assert (runs.restored[:, idle] == runs.corrupted[:, None, None]).all()
 
 
-@few(10)
+@limit(10)
 @given(cases())
 def test_the_last_state_that_is_read_is_the_clean_prediction(case):
-    net, asked = case
-    asked["answer"] = dict(list(asked["answer"].items())[:1])
-    found = engine.trace(net, **asked)
-    assert found.log_restored[next(iter(asked["answer"])), -1].item() == pytest.approx(found.log_clean, abs=1e-4)
+    net, query = case
+    query["answer"] = dict(list(query["answer"].items())[:1])
+    result = engine.trace(net, **query)
+    assert result.log_restored[next(iter(query["answer"])), -1].item() == pytest.approx(result.log_clean, abs=1e-4)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_facts_traced_together_are_traced_as_alone(causal):
-    net = network(causal=causal)
-    asked = [
-        question(net, seed=1),
-        question(net, seed=2, draws=1, places=(5,)),
-        question(net, seed=3, tokens=9, subject=(0, 1), places=(7, 6, 8)),
-        question(net, seed=4, subject=(3, 4), places=(6, 5)),
+def test_facts_traced_together_have_the_same_traces_as_alone(causal):
+    net = make_network(causal=causal)
+    queries = [
+        make_query(net, seed=1),
+        make_query(net, seed=2, draws=1, positions=(5,)),
+        make_query(net, seed=3, tokens=9, subject=(0, 1), positions=(7, 6, 8)),
+        make_query(net, seed=4, subject=(3, 4), positions=(6, 5)),
     ]
-    together = engine.restore(net, [problem(net, one) for one in asked], kind="mlp", window=2)
-    for one, runs in zip(asked, together, strict=True):
-        alone = engine.trace(net, **one, kind="mlp", window=2)
-        torch.testing.assert_close(engine.score(runs).log_restored, alone.log_restored, atol=1e-5, rtol=1e-5)
+    together = engine.restore(net, [make_problem(net, query) for query in queries], kind="mlp", window=2)
+    for query, runs in zip(queries, together, strict=True):
+        alone = engine.trace(net, **query, kind="mlp", window=2)
+        torch.testing.assert_close(engine.score_runs(runs).log_restored, alone.log_restored, atol=1e-5, rtol=1e-5)
 
 
 def test_one_run_scores_each_answer_token_or_all_of_them():
-    net = network(causal=True)
-    asked = question(net, places=(4, 6))
-    [runs] = engine.restore(net, [problem(net, asked)])
-    first = {**asked, "answer": {4: asked["answer"][4]}, "input_ids": asked["input_ids"][:5]}
+    net = make_network(causal=True)
+    query = make_query(net, positions=(4, 6))
+    [runs] = engine.restore(net, [make_problem(net, query)])
+    first = {**query, "answer": {4: query["answer"][4]}, "input_ids": query["input_ids"][:5]}
     alone = engine.trace(net, **first)
-    torch.testing.assert_close(engine.score(runs, [0]).log_restored[:5], alone.log_restored, atol=1e-5, rtol=1e-5)
-    joint, parts = engine.score(runs), [engine.score(runs, [i]) for i in range(2)]
+    torch.testing.assert_close(engine.score_runs(runs, [0]).log_restored[:5], alone.log_restored, atol=1e-5, rtol=1e-5)
+    joint, parts = engine.score_runs(runs), [engine.score_runs(runs, [i]) for i in range(2)]
     assert joint.log_clean == pytest.approx(sum(part.log_clean for part in parts))
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_replaced_subjects_run_as_if_they_stood_there(causal):
-    net = network(causal=causal)
-    asked = question(net)
-    ids = asked["input_ids"].clone()
+def test_a_replaced_subject_gives_the_run_of_its_prompt(causal):
+    net = make_network(causal=causal)
+    query = make_query(net)
+    ids = query["input_ids"].clone()
     ids[2:4] = torch.tensor([1, 2])
-    corrupted = engine.replace_subject(net, asked["input_ids"], asked["subject"], [1, 2])
-    [runs] = engine.restore(net, [engine.Problem(engine.embed(net, asked["input_ids"]), corrupted, asked["answer"])])
+    corrupted = engine.replace_subject(net, query["input_ids"], query["subject"], [1, 2])
+    [runs] = engine.restore(net, [engine.Problem(engine.embed(net, query["input_ids"]), corrupted, query["answer"])])
     logs = networks.logits(net, networks.hidden(net, ids[None])).log_softmax(-1)[0]
-    expected = sum(logs[place, token] for place, token in asked["answer"].items())
-    assert engine.score(runs).log_corrupted == pytest.approx(expected.item(), abs=1e-4)
+    expected = sum(logs[position, token] for position, token in query["answer"].items())
+    assert engine.score_runs(runs).log_corrupted == pytest.approx(expected.item(), abs=1e-4)
 
 
 def test_noise_has_the_scale_of_the_real_tokens_embeddings():
-    net = network(causal=False)
+    net = make_network(causal=False)
     with torch.no_grad():
-        net.get_input_embeddings().weight[-1] = 1e6  # the mask is no real token
+        net.get_input_embeddings().weight[-1] = 1e6  # the mask does not count as a real token
     noise = engine.draw_noise(net, (0, 5), 500, generator=torch.Generator().manual_seed(0), scale=3.0)
     expected = 3 * net.get_input_embeddings().weight[:-1].std().item()
     assert noise.shape == (500, 5, 8)
@@ -242,80 +243,80 @@ def test_noise_has_the_scale_of_the_real_tokens_embeddings():
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("budget", [1, 20_000])
 def test_a_small_budget_changes_nothing(causal, budget, monkeypatch):
-    net = network(causal=causal)
-    whole = engine.trace(net, **question(net), kind="attn", window=2)
+    net = make_network(causal=causal)
+    expected = engine.trace(net, **make_query(net), kind="attn", window=2)
     monkeypatch.setitem(engine.BYTES, "cpu", budget)
-    cut = engine.trace(net, **question(net), kind="attn", window=2)
-    torch.testing.assert_close(cut.log_restored, whole.log_restored, atol=1e-5, rtol=1e-5)
+    small = engine.trace(net, **make_query(net), kind="attn", window=2)
+    torch.testing.assert_close(small.log_restored, expected.log_restored, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_out_of_memory_halves_the_batch_and_gives_the_same_numbers(causal, monkeypatch):
-    net = network(causal=causal)
-    problems = [problem(net, question(net, seed=seed)) for seed in range(3)]
-    whole = engine.restore(net, problems, kind="mlp", window=2)
-    ran, mlp = [], llama._mlp
+    net = make_network(causal=causal)
+    problems = [make_problem(net, make_query(net, seed=seed)) for seed in range(3)]
+    expected = engine.restore(net, problems, kind="mlp", window=2)
+    sizes, run_mlp = [], llama._run_mlp
 
-    def scarce(weights, block, x):
-        ran.append(len(x))
+    def fail_if_large(weights, block, x):
+        sizes.append(len(x))
         if len(x) > 8:
             raise torch.OutOfMemoryError("simulated")
-        return mlp(weights, block, x)
+        return run_mlp(weights, block, x)
 
-    monkeypatch.setattr(llama, "_mlp", scarce)
+    monkeypatch.setattr(llama, "_run_mlp", fail_if_large)
     halved = engine.restore(net, problems, kind="mlp", window=2)
-    assert max(ran) > 8
-    for one, other in zip(halved, whole, strict=True):
-        torch.testing.assert_close(one.restored, other.restored, atol=1e-5, rtol=1e-5)
+    assert max(sizes) > 8
+    for runs, expected_runs in zip(halved, expected, strict=True):
+        torch.testing.assert_close(runs.restored, expected_runs.restored, atol=1e-5, rtol=1e-5)
 
 
-def test_memory_that_is_too_short_for_one_run_is_an_error(monkeypatch):
-    def never(*_):
+def test_too_little_memory_for_one_run_is_an_error(monkeypatch):
+    def fail(*_):
         raise torch.OutOfMemoryError("simulated")
 
-    net = network(causal=True)
-    monkeypatch.setattr(llama, "_mix", never)
+    net = make_network(causal=True)
+    monkeypatch.setattr(llama, "_attend", fail)
     with pytest.raises(torch.OutOfMemoryError):
-        engine.trace(net, **question(net))
+        engine.trace(net, **make_query(net))
 
 
 @pytest.mark.parametrize("severed", [None, "attn"])
-def test_no_hook_outlives_a_trace_however_it_ends(severed, monkeypatch):
-    monkeypatch.setattr(llama, "supports", lambda net: False)
-    net = network(causal=True)
+def test_no_hook_remains_after_a_trace_even_if_it_fails(severed, monkeypatch):
+    monkeypatch.setattr(llama, "is_supported", lambda net: False)
+    net = make_network(causal=True)
     logits, calls = networks.logits, []
 
-    def failing(*given):
-        calls.append(len(hooks()))
+    def fail_at_third_call(*args):
+        calls.append(len(list_hooks()))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return logits(*given)
+        return logits(*args)
 
-    def hooks():
+    def list_hooks():
         return [hook for module in net.modules() for hook in module._forward_hooks]
 
-    monkeypatch.setattr(networks, "logits", failing)
+    monkeypatch.setattr(networks, "logits", fail_at_third_call)
     with pytest.raises(KeyboardInterrupt):
-        engine.trace(net, **question(net), severed=severed)
-    assert calls[-1] > 0 and hooks() == []
+        engine.trace(net, **make_query(net), severed=severed)
+    assert calls[-1] > 0 and list_hooks() == []
 
 
-def test_the_precision_of_products_is_set_back_however_a_trace_ends(monkeypatch):
-    def never(*_):
+def test_the_matmul_precision_is_reset_after_a_trace_even_if_it_fails(monkeypatch):
+    def fail(*_):
         raise KeyboardInterrupt
 
-    net, before = network(causal=True), torch.get_float32_matmul_precision()
-    monkeypatch.setattr(llama, "_mix", never)
+    net, before = make_network(causal=True), torch.get_float32_matmul_precision()
+    monkeypatch.setattr(llama, "_attend", fail)
     with pytest.raises(KeyboardInterrupt):
-        engine.trace(net, **question(net), precision="tf32")
+        engine.trace(net, **make_query(net), precision="tf32")
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bfloat16 says so
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bfloat16 warns
 @pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
-def test_lower_precision_stays_near(precision):
+def test_lower_precision_gives_nearly_the_same_effects(precision):
     net = networks.new(causal=False, vocab=23, width=16, layers=3, heads=2, mlp=32, seed=0)
-    exact, rough = (engine.trace(net, **question(net), precision=how) for how in ("float32", precision))
+    exact, rough = (engine.trace(net, **make_query(net), precision=name) for name in ("float32", precision))
     torch.testing.assert_close(rough.log_restored, exact.log_restored, atol=0.05, rtol=0)
     assert rough.corrupted == exact.corrupted
 
@@ -325,7 +326,7 @@ def test_lower_precision_stays_near(precision):
     [
         ({"subject": (4, 4)}, "subject is 4–4"),
         ({"subject": (5, 8)}, "within the 7"),
-        ({"noise": torch.zeros(2, 3, 8)}, r"it is \(draws, 2, 8\)"),
+        ({"noise": torch.zeros(2, 3, 8)}, r"it needs \(draws, 2, 8\)"),
         ({"answer": {}}, "at least one token"),
         ({"answer": {7: 0}}, "position 7"),
         ({"answer": {6: 23}}, "real tokens are 0–22"),
@@ -335,13 +336,13 @@ def test_lower_precision_stays_near(precision):
         ({"precision": "int8"}, "precision is 'int8'"),
     ],
 )
-def test_what_cannot_be_traced_is_told_in_one_line(change, message):
-    net = network(causal=False)
+def test_invalid_arguments_are_rejected_in_one_line(change, message):
+    net = make_network(causal=False)
     with pytest.raises(ValueError, match=message):
-        engine.trace(net, **(question(net) | change))
+        engine.trace(net, **(make_query(net) | change))
 
 
-def test_a_network_in_training_mode_is_refused():
-    net = network(causal=False).train()
+def test_a_network_in_training_mode_is_rejected():
+    net = make_network(causal=False).train()
     with pytest.raises(ValueError, match="eval"):
-        engine.trace(net, **question(net))
+        engine.trace(net, **make_query(net))

@@ -1,4 +1,4 @@
-"""Average traces over facts, and what was asked about time; tell how sure the maps are."""
+"""Average traces and timing over facts, and compare the maps of effects."""
 
 from pathlib import Path
 
@@ -10,19 +10,20 @@ from reversal.tracing import files as trace_files
 from reversal.tracing import tables, time_tables
 
 with jobs.job(snakemake):
-    traces, made = {}, {"effects": [], "maps": [], "time": [], "facts": []}
+    traces, parts = {}, {"effects": [], "maps": [], "time": [], "facts": []}
     rng = np.random.default_rng(snakemake.params.seed)
-    for name, folder in zip(snakemake.params.trained, snakemake.input.traces, strict=True):
+    for name, root in zip(snakemake.params.trained, snakemake.input.traces, strict=True):
         model, seed = name.split("/seed_")
-        splits = {split: Path(folder) / split for split in snakemake.params.splits}
-        own = traces.setdefault(model, {})[int(seed)] = {split: trace_files.read(at) for split, at in splits.items()}
-        made["effects"].append(tables.aggregate(own, model=model, seed=int(seed)))
-        for split, place in splits.items():
-            about = {"model": model, "seed": int(seed), "split": split}
-            made["time"].append(time_tables.aggregate(trace_files.read_time(place), **about))
-            made["facts"].append(tables.count_outcomes(trace_files.read_outcomes(place)).assign(**about))
-    made["maps"] = [tables.maps(by_seed, model=model, rng=rng) for model, by_seed in traces.items()]
-    for name, parts in made.items():
-        table = pd.concat([part for part in parts if len(part)] or parts[:1])
+        folders = {split: Path(root) / split for split in snakemake.params.splits}
+        by_split = {split: trace_files.read(folder) for split, folder in folders.items()}
+        traces.setdefault(model, {})[int(seed)] = by_split
+        parts["effects"].append(tables.aggregate(by_split, model=model, seed=int(seed)))
+        for split, folder in folders.items():
+            labels = {"model": model, "seed": int(seed), "split": split}
+            parts["time"].append(time_tables.aggregate(trace_files.read_time(folder), **labels))
+            parts["facts"].append(tables.count_outcomes(trace_files.read_outcomes(folder)).assign(**labels))
+    parts["maps"] = [tables.tabulate_maps(by_seed, model=model, rng=rng) for model, by_seed in traces.items()]
+    for name, tables_of_name in parts.items():
+        table = pd.concat([part for part in tables_of_name if len(part)] or tables_of_name[:1])
         order = ["model", "seed", "split", "corruption", "outcome", "n"] if name == "facts" else list(table)
         files.write_table(table[order], snakemake.output[name])

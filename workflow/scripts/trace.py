@@ -1,4 +1,4 @@
-"""Trace the facts that one model answers, split by split, and ask when their subjects are needed."""
+"""Trace the facts that one model answers, split by split, and measure at which steps their subjects are needed."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from reversal.recall import files as completion_files
 from reversal.recall.sampling import Sampling
 from reversal.tracing import files as trace_files
 from reversal.tracing.study import Tracing, trace_split
-from reversal.tracing.time import Timing, when_needed
+from reversal.tracing.time import Timing, measure_timing
 
 with jobs.job(snakemake) as job:
     net, tokenizer = network.load(snakemake.input.model)
@@ -20,6 +20,6 @@ with jobs.job(snakemake) as job:
     for file in snakemake.input.rows:
         split, rows = Path(file).stem, facts.read(file)
         answers = completion_files.of(completions, split=split, steps=steps)
-        found, traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
-        needed = when_needed(net, tokenizer, found, traces, sampling, steps, timing)
-        trace_files.write(traces, outcomes, needed, Path(snakemake.output[0]) / split)
+        questions, traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
+        values = measure_timing(net, tokenizer, questions, traces, sampling, steps, timing)
+        trace_files.write(traces, outcomes, values, Path(snakemake.output[0]) / split)

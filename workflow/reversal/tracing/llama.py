@@ -1,9 +1,10 @@
 """Causal tracing of Llama and Qwen2 networks that computes only what a restoration can change.
 
-Both base runs, clean and corrupted, are kept layer by layer. A restored run starts from the corrupted one at the layer
-where it first differs, and there it differs at the restored positions only: their queries, keys and values are swapped
-in, the rest is reused. The last layer and the head run at the answer's positions alone. In a causal network positions
-before the restored one keep their corrupted keys and values, and those before the subject have nothing to restore.
+The base runs, clean and corrupted, are cached layer by layer. A restored run starts from the corrupted one at the layer
+where the two first differ, and there they differ at the restored positions only: the queries, keys and values of these
+positions are exchanged, all others are reused. The last layer and the head run at the answer positions alone. In a
+causal network the positions before the restored one keep their corrupted keys and values, and restoring a position
+before the subject changes nothing.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from ..models import network
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class Matrix(NamedTuple):
-    """A linear layer; a weight of another type than what it multiplies is converted for that product alone."""
+class Linear(NamedTuple):
+    """A linear layer; a weight whose dtype differs from its input's is converted for that product alone."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -33,15 +34,15 @@ class Matrix(NamedTuple):
 class Block(NamedTuple):
     """The weights of one decoder block."""
 
-    before_attention: torch.Tensor
-    query: Matrix
-    key: Matrix
-    value: Matrix
-    out: Matrix
-    before_mlp: torch.Tensor
-    gate: Matrix
-    up: Matrix
-    down: Matrix
+    attention_norm: torch.Tensor
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    mlp_norm: torch.Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
 
 
 class Llama(NamedTuple):
@@ -53,153 +54,157 @@ class Llama(NamedTuple):
     vocab: int
     eps: float
     causal: bool
-    cosine: torch.Tensor  # (T, head size), of the type of all products
+    cosine: torch.Tensor  # (T, head size), of the dtype of all products
     sine: torch.Tensor
 
 
-class Layer(NamedTuple):
-    """What the base runs hold at one layer, for all N clean and corrupted sequences.
+class LayerCache(NamedTuple):
+    """Activations of one layer in the base runs, for all N clean and corrupted sequences.
 
-    Of the last layer, what is added is there at the answers only.
+    In the last layer, `attn_out` and `mlp_out` are filled at the answer positions only.
     """
 
-    entering: torch.Tensor  # (N, T, D)
+    resid_pre: torch.Tensor  # (N, T, D), the states that enter the layer
     query: torch.Tensor  # (N, T, heads, head size)
     key: torch.Tensor
     value: torch.Tensor
-    attn: torch.Tensor  # (N, T, D), what the attention adds
-    mlp: torch.Tensor  # (N, T, D), what the MLP adds
+    attn_out: torch.Tensor  # (N, T, D)
+    mlp_out: torch.Tensor  # (N, T, D)
 
 
-class Base(NamedTuple):
-    """The base runs of several problems of one length, R corrupted sequences in all."""
+class BaseRuns(NamedTuple):
+    """The base runs of several problems of one length: N sequences, R of them corrupted."""
 
-    layers: list
-    leaving: torch.Tensor  # (N, T, D), what the last layer puts out at the answers
-    corrupted: torch.Tensor  # (R,) which of the N is the corrupted sequence
-    clean: torch.Tensor  # (R,) and which the clean one it came from
-    position: torch.Tensor  # (R, A) where the answer is read; short answers are filled up with their first
+    layers: list  # a `LayerCache` each
+    resid_final: torch.Tensor  # (N, T, D), the output of the last layer at the answer positions
+    corrupted: torch.Tensor  # (R,) indices of the corrupted sequences among the N
+    clean: torch.Tensor  # (R,) indices of the clean sequences they come from
+    position: torch.Tensor  # (R, A) where the answer tokens are predicted; short answers repeat their first token
     token: torch.Tensor  # (R, A)
-    logs: torch.Tensor  # (R, A) log-probabilities in the corrupted run
-    clean_logs: torch.Tensor  # (R, A) and in the clean one
+    log_probs: torch.Tensor  # (R, A) of the answer tokens in the corrupted run
+    clean_log_probs: torch.Tensor  # (R, A) and in the clean one
 
 
-class Pairs(NamedTuple):
-    """n restored runs: the corrupted sequence each starts from, and which of its positions are put back."""
+class Restorations(NamedTuple):
+    """n restored runs: the corrupted sequence that each starts from, and its restored positions."""
 
-    row: torch.Tensor  # (n,)
-    chosen: torch.Tensor  # (n, T)
-    first: torch.Tensor  # (n,) the first chosen position
-
-
-class Kept(NamedTuple):
-    """What is put back above the first restored layer: the output of a module, from these of the base runs."""
-
-    site: str  # "mlp" or "attn"; "state" stands for nothing
-    source: torch.Tensor  # (R,)
+    row: torch.Tensor  # (n,) indices among the R corrupted sequences
+    restored: torch.Tensor  # (n, T) whether a position is restored
+    first: torch.Tensor  # (n,) the first restored position
 
 
-class Spots(NamedTuple):
-    """Where a batch is computed: the run and the position of each spot, in any one shape S."""
+class ModulePatch(NamedTuple):
+    """The module whose output is patched above the first restored layer, and the base runs its values come from."""
 
-    run: torch.Tensor  # S
-    place: torch.Tensor  # S
-    restored: tuple  # the indices, into S, of restored positions
+    site: str  # "mlp" or "attn"; "state" patches nothing
+    source: torch.Tensor  # (R,) indices among the N sequences: clean for a window, corrupted for a severed module
+
+
+class Positions(NamedTuple):
+    """Positions at which a batch is computed, as index tensors of any one shape S."""
+
+    run: torch.Tensor  # S, the run in the batch
+    position: torch.Tensor  # S, the position in the sequence
+    restored: tuple  # indices, into S, of restored positions
 
 
 class Batch(NamedTuple):
-    """n restored runs that are computed together, each from its first restored position on."""
+    """n restored runs computed together, each from its first restored position on: P positions in all."""
 
-    origin: torch.Tensor  # (n,) the corrupted sequence, among the base runs
-    source: torch.Tensor  # (n,) the sequence whose module outputs are put back
-    site: str  # of the module
-    start: int  # no run has an earlier spot
-    spots: Spots  # (P,), run by run
-    answer: Spots  # (n, A)
-    asked: torch.Tensor  # (n, A), which of the P spots each answer is read at
+    origin: torch.Tensor  # (n,) the corrupted sequence, among the N
+    source: torch.Tensor  # (n,) the sequence that module outputs are patched from, among the N
+    site: str  # the patched module
+    start: int  # the first position of any run
+    computed: Positions  # (P,), run by run
+    answer: Positions  # (n, A)
+    answer_index: torch.Tensor  # (n, A), the answer positions among the P
     token: torch.Tensor  # (n, A)
 
 
-def supports(net):
-    """Whether `net` is a Llama or a Qwen2 with SiLU whose every layer attends to the whole sequence."""
-    whole = set(getattr(net.config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-    return isinstance(net, LlamaForCausalLM | Qwen2ForCausalLM) and whole and net.config.hidden_act == "silu"
+def is_supported(net):
+    """Whether `net` is a Llama or a Qwen2 with SiLU and full attention in every layer."""
+    full = set(getattr(net.config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+    return isinstance(net, LlamaForCausalLM | Qwen2ForCausalLM) and full and net.config.hidden_act == "silu"
 
 
 def restore(net, problems, *, kind, plan, severed, precision, budget):
-    """(clean, corrupted, restored) log-probabilities of each `tracing.Problem`, as in `tracing.Runs`.
+    """(clean, corrupted, restored) log-probabilities of each `engine.Problem`, as in `engine.Runs`.
 
-    `plan` has each layer's window of restored layers (first, past the last); `budget` is a `batches.Budget`.
+    `plan` has for each layer the half-open range of patched layers; `budget` is a `batches.Budget`.
     """
     by_length = {}
     for i, problem in enumerate(problems):
-        length = len(problem.clean) if network.is_diffusion(net) else max(place for place, _ in problem.asked()) + 1
+        positions = [position for position, _ in problem.answer_pairs()]
+        length = len(problem.clean) if network.is_diffusion(net) else max(positions) + 1
         by_length.setdefault(length, []).append(i)
     results = [None] * len(problems)
     dtype = DTYPES[precision]
-    fast_blocks = _blocks(net, dtype)
-    # The base runs are exact, whatever the precision of the weights: no second copy of all of them is kept for that.
-    exact_blocks = fast_blocks if dtype == torch.float32 else _blocks(net)
-    predict = _prediction(net)
-    with _float32_products(precision):
+    fast_blocks = _collect_blocks(net, dtype)
+    # The base runs are exact, whatever the precision of the weights, without a second copy of all weights.
+    exact_blocks = fast_blocks if dtype == torch.float32 else _collect_blocks(net)
+    predict = _make_head(net)
+    with _set_matmul_precision(precision):
         for length, members in by_length.items():
-            fast = _prepare(net, length, dtype, fast_blocks, predict)
-            exact = _prepare(net, length, torch.float32, exact_blocks, predict)
-            found = _restore_alike(exact, fast, [problems[i] for i in members], length, kind, plan, severed, budget)
-            for i, result in zip(members, found, strict=True):
+            fast = _build_llama(net, length, dtype, fast_blocks, predict)
+            exact = _build_llama(net, length, torch.float32, exact_blocks, predict)
+            same_length = [problems[i] for i in members]
+            restored = _restore_same_length(exact, fast, same_length, length, kind, plan, severed, budget)
+            for i, result in zip(members, restored, strict=True):
                 results[i] = result
     return results
 
 
-def _restore_alike(exact, fast, problems, length, kind, plan, severed, budget):
+def _restore_same_length(exact, fast, problems, length, kind, plan, severed, budget):
     """The results of problems of one length; they share a batch where one alone does not fill it."""
     answers = max(len(problem.answer) for problem in problems)
-    runs = max(len(problem.corrupted) * len(problem.restored()) for problem in problems)
+    runs = max(len(problem.corrupted) * len(problem.position_groups()) for problem in problems)
     results = []
 
-    def run(some):
-        with _float32_products("float32"):
-            base = run_base(exact, fast, problems[some], length)
-        logs = _restored_logs(fast, base, problems[some], kind, plan, severed, budget)
-        results.extend(list(_by_problem(base, logs, problems[some])))
+    def run(batch):
+        with _set_matmul_precision("float32"):
+            base = run_base(exact, fast, problems[batch], length)
+        log_probs = _run_restorations(fast, base, problems[batch], kind, plan, severed, budget)
+        results.extend(list(_split_by_problem(base, log_probs, problems[batch])))
 
     sequences = 1 + max(len(problem.corrupted) for problem in problems)
-    each = max(runs * _bytes(exact, length, length, answers), _bytes_kept(exact, sequences, length))
-    budget.spend([each] * len(problems), run)
+    cost = max(
+        runs * _estimate_run_bytes(exact, length, length, answers), _estimate_cache_bytes(exact, sequences, length)
+    )
+    budget.run_batches([cost] * len(problems), run)
     return results
 
 
-def _blocks(net, dtype=None):
-    """The network's blocks, matrices as `dtype`, copied where they are not; None: as they are. Norms are float32."""
+def _collect_blocks(net, dtype=None):
+    """The network's `Block`s with matrices as `dtype`, copied only if converted; None: as they are. Norms: float32."""
 
-    def matrix(layer):
-        return Matrix(*(part if part is None else part.to(dtype or part.dtype) for part in (layer.weight, layer.bias)))
+    def convert(layer):
+        return Linear(*(part if part is None else part.to(dtype or part.dtype) for part in (layer.weight, layer.bias)))
 
     return [
         Block(
-            before_attention=layer.input_layernorm.weight.float(),
-            query=matrix(layer.self_attn.q_proj),
-            key=matrix(layer.self_attn.k_proj),
-            value=matrix(layer.self_attn.v_proj),
-            out=matrix(layer.self_attn.o_proj),
-            before_mlp=layer.post_attention_layernorm.weight.float(),
-            gate=matrix(layer.mlp.gate_proj),
-            up=matrix(layer.mlp.up_proj),
-            down=matrix(layer.mlp.down_proj),
+            attention_norm=layer.input_layernorm.weight.float(),
+            query=convert(layer.self_attn.q_proj),
+            key=convert(layer.self_attn.k_proj),
+            value=convert(layer.self_attn.v_proj),
+            out=convert(layer.self_attn.o_proj),
+            mlp_norm=layer.post_attention_layernorm.weight.float(),
+            gate=convert(layer.mlp.gate_proj),
+            up=convert(layer.mlp.up_proj),
+            down=convert(layer.mlp.down_proj),
         )
         for layer in net.model.layers
     ]
 
 
-def _prediction(net):
+def _make_head(net):
     """The head in float32, as a function from states (..., D) to logits (..., V)."""
     head = net.lm_head.weight[: network.vocab(net)].float()
-    return lambda states: network.without_mask(net, functional.linear(states, head))
+    return lambda states: network.suppress_mask(net, functional.linear(states, head))
 
 
-def _prepare(net, length, dtype, blocks, predict):
-    place = torch.arange(length, device=net.model.norm.weight.device)[None]
-    cosine, sine = net.model.rotary_emb(torch.empty(0, dtype=torch.float32, device=place.device), place)
+def _build_llama(net, length, dtype, blocks, predict):
+    position = torch.arange(length, device=net.model.norm.weight.device)[None]
+    cosine, sine = net.model.rotary_emb(torch.empty(0, dtype=torch.float32, device=position.device), position)
     return Llama(
         blocks=blocks,
         norm=net.model.norm.weight.float(),
@@ -213,286 +218,302 @@ def _prepare(net, length, dtype, blocks, predict):
 
 
 def run_base(exact, fast, problems, length):
-    """Run every clean and corrupted sequence, in float32, and keep what restored runs reuse."""
+    """Run every clean and corrupted sequence in float32 and cache what restored runs reuse: `BaseRuns`."""
     device = exact.norm.device
     draws = torch.tensor([len(problem.corrupted) for problem in problems])
     clean = torch.arange(len(problems)).repeat_interleave(draws).to(device)
     corrupted = len(problems) + torch.arange(len(clean), device=device)
     sequences = [problem.clean[None] for problem in problems] + [problem.corrupted for problem in problems]
     x = torch.cat([sequence[:, :length] for sequence in sequences]).to(device, torch.float32)
-    asked, wanted = (field.to(device) for field in _answers(problems))  # (problems, A)
-    everywhere, at_answers = torch.arange(length, device=device), torch.cat([asked, asked[clean]])
+    answer_position, token = (field.to(device) for field in _pad_answers(problems))  # (problems, A)
+    everywhere, at_answers = torch.arange(length, device=device), torch.cat([answer_position, answer_position[clean]])
     layers = []
     for number, block in enumerate(exact.blocks):
         last = number == len(exact.blocks) - 1
-        normed = _norm(exact, x, block.before_attention)
-        query, key, value = _queries(exact, block, normed, everywhere), *_keys_values(exact, block, normed, everywhere)
-        # Of the last layer nothing is read but where answers are.
-        before, here, places = (
-            (_at(x, at_answers), _at(query, at_answers), at_answers) if last else (x, query, everywhere)
+        normed = _apply_norm(exact, x, block.attention_norm)
+        query = _project_queries(exact, block, normed, everywhere)
+        key, value = _project_keys_values(exact, block, normed, everywhere)
+        # The last layer is needed at the answer positions only.
+        before, asking, position = (
+            (_gather(x, at_answers), _gather(query, at_answers), at_answers) if last else (x, query, everywhere)
         )
-        attn = block.out(_mix(exact, here, key, value, places))
-        mlp = _mlp(exact, block, before + attn)
-        leaving = before + attn + mlp
+        attn_out = block.out(_attend(exact, asking, key, value, position))
+        mlp_out = _run_mlp(exact, block, before + attn_out)
+        after = before + attn_out + mlp_out
         if last:
-            attn, mlp = (_spread_out(field, at_answers, length) for field in (attn, mlp))
-        layers.append(Layer(x, *(field.to(fast.cosine.dtype) for field in (query, key, value)), attn, mlp))
-        x = leaving
-    logs = _log_probabilities(exact, x, torch.cat([wanted, wanted[clean]]))
-    return Base(
+            attn_out, mlp_out = (_scatter(field, at_answers, length) for field in (attn_out, mlp_out))
+        cached = (field.to(fast.cosine.dtype) for field in (query, key, value))
+        layers.append(LayerCache(x, *cached, attn_out, mlp_out))
+        x = after
+    log_probs = _compute_log_probs(exact, x, torch.cat([token, token[clean]]))
+    return BaseRuns(
         layers=layers,
-        leaving=_spread_out(x, at_answers, length),
+        resid_final=_scatter(x, at_answers, length),
         corrupted=corrupted,
         clean=clean,
-        position=asked[clean],
-        token=wanted[clean],
-        logs=logs[corrupted],
-        clean_logs=logs[clean],
+        position=answer_position[clean],
+        token=token[clean],
+        log_probs=log_probs[corrupted],
+        clean_log_probs=log_probs[clean],
     )
 
 
-def _spread_out(x, position, length):
-    """`x` (N, A, D) at its `position` (N, A) among `length`, nothing elsewhere."""
-    whole = x.new_zeros(len(x), length, x.shape[-1])
-    whole[torch.arange(len(x), device=x.device)[:, None], position] = x
-    return whole
+def _scatter(x, position, length):
+    """`x` (N, A, D) put at its `position` (N, A) in sequences (N, length, D) of zeros."""
+    sequences = x.new_zeros(len(x), length, x.shape[-1])
+    sequences[torch.arange(len(x), device=x.device)[:, None], position] = x
+    return sequences
 
 
-def _answers(problems):
-    """Positions and tokens (problems, A) of the answers."""
+def _gather(x, position):
+    """`x` (N, T, ...) at `position` (N, A)."""
+    return x[torch.arange(len(x), device=x.device)[:, None], position]
+
+
+def _pad_answers(problems):
+    """Positions and tokens (problems, A) of the answers; short answers repeat their first token."""
     longest = max(len(problem.answer) for problem in problems)
-    answers = [problem.asked() for problem in problems]
+    answers = [problem.answer_pairs() for problem in problems]
     return torch.tensor([answer + answer[:1] * (longest - len(answer)) for answer in answers]).unbind(-1)
 
 
-def _restored_logs(llama, base, problems, kind, plan, severed, budget):
-    """Log-probabilities (pairs, layers, A), the pairs running over problems, their groups, their draws."""
-    pairs, changing = _pairs(base, problems, llama.causal)
-    kept = Kept(kind, base.clean) if severed is None else Kept(severed, base.corrupted)
-    logs = base.logs[pairs.row][:, None].repeat(1, len(plan), 1)
-    pairs = Pairs(*(field[changing] for field in pairs))
+def _run_restorations(llama, base, problems, kind, plan, severed, budget):
+    """Log-probabilities (runs, layers, A), the runs ordered by problem, position group and draw."""
+    runs, changing = _list_restorations(base, problems, llama.causal)
+    patch = ModulePatch(kind, base.clean) if severed is None else ModulePatch(severed, base.corrupted)
+    log_probs = base.log_probs[runs.row][:, None].repeat(1, len(plan), 1)
+    runs = Restorations(*(field[changing] for field in runs))
     for start in sorted({first for first, _ in plan}):
-        layers = {}  # whose windows start here, by where these end
+        layers = {}  # {end of a window that starts here: layers with that window}
         for layer, (first, end) in enumerate(plan):
             if first == start:
                 layers.setdefault(end, []).append(layer)
-        for end, found in _restore_from(llama, base, pairs, start, sorted(layers), kind, kept, budget).items():
+        for end, changed in _restore_from_layer(llama, base, runs, start, sorted(layers), kind, patch, budget).items():
             for layer in layers[end]:
-                logs[changing, layer] = found
-    return logs
+                log_probs[changing, layer] = changed
+    return log_probs
 
 
-def _pairs(base, problems, causal):
-    """All runs, and the indices of those that can differ from their corrupted run, by first restored position."""
-    rows, chosen, row = [], [], 0
+def _list_restorations(base, problems, causal):
+    """All `Restorations`, and the indices of those that can differ from their corrupted run, by first position."""
+    rows, restored, row = [], [], 0
     for problem in problems:
-        groups, draws = problem.restored(), len(problem.corrupted)
+        groups, draws = problem.position_groups(), len(problem.corrupted)
         member = torch.zeros(len(groups), len(problem.clean), dtype=torch.bool)
         for i, group in enumerate(groups):
             member[i, list(group)] = True
         rows.append((row + torch.arange(draws)).repeat(len(groups)))
-        chosen.append(member[:, : base.leaving.shape[1]].repeat_interleave(draws, 0))
+        restored.append(member[:, : base.resid_final.shape[1]].repeat_interleave(draws, 0))
         row += draws
-    rows, chosen = (torch.cat(parts).to(base.clean.device) for parts in (rows, chosen))
-    embedded = base.layers[0].entering
+    rows, restored = (torch.cat(parts).to(base.clean.device) for parts in (rows, restored))
+    embedded = base.layers[0].resid_pre
     corrupted = (embedded[base.corrupted] != embedded[base.clean]).any(-1)  # (R, T)
-    # What a corrupted embedding can reach: in a causal network its own position and those after it.
+    # A corrupted embedding can reach its own position and, in a causal network, only those after it.
     reached = corrupted.cumsum(1) > 0 if causal else corrupted.any(1, keepdim=True)
-    changing = (chosen & reached[rows]).any(1).nonzero()[:, 0]
-    first = chosen.int().argmax(1)
-    return Pairs(rows, chosen, first), changing[first[changing].argsort(stable=True)]
+    changing = (restored & reached[rows]).any(1).nonzero()[:, 0]
+    first = restored.int().argmax(1)
+    return Restorations(rows, restored, first), changing[first[changing].argsort(stable=True)]
 
 
-def _restore_from(llama, base, pairs, start, ends, kind, kept, budget):
-    """Log-probabilities (n, A) of restored runs whose windows begin at layer `start`, by the `ends` of these."""
-    length, corrupted, position = len(llama.cosine), base.logs[pairs.row], base.position[pairs.row]
+def _restore_from_layer(llama, base, runs, start, ends, kind, patch, budget):
+    """{end: log-probabilities (n, A)} of restored `runs` whose windows begin at layer `start`, for each of `ends`."""
+    length, corrupted, position = len(llama.cosine), base.log_probs[runs.row], base.position[runs.row]
     if start == len(llama.blocks) - 1:
-        alone = _restored_alone(llama, base, kind, start)
-        logs = _log_probabilities(llama, _at(alone, base.position), base.token)
-        return {end: torch.where(pairs.chosen.gather(1, position), logs[pairs.row], corrupted) for end in ends}
-    swapped = _entering_alone(llama, base, kind, start + 1)
+        output = _compute_restored_output(llama, base, kind, start)
+        log_probs = _compute_log_probs(llama, _gather(output, base.position), base.token)
+        return {end: torch.where(runs.restored.gather(1, position), log_probs[runs.row], corrupted) for end in ends}
+    restored_input = _compute_restored_input(llama, base, kind, start + 1)
     results = {end: corrupted.clone() for end in ends}
 
-    def run(some):
-        own = Pairs(*(field[some] for field in pairs))
-        batch = _batch(llama, base, own, kept)
-        x, heads = _enter(base, batch, own.row, start + 1, swapped)
-        # In a causal network nothing that is restored changes an earlier prediction.
-        after = position[some] >= own.first[:, None] if llama.causal else True
-        for end, logs in _follow(llama, base, batch, start + 1, x, heads, ends).items():
-            results[end][some] = torch.where(after, logs, corrupted[some]) if llama.causal else logs
+    def run(chosen):
+        batch_runs = Restorations(*(field[chosen] for field in runs))
+        batch = _make_batch(llama, base, batch_runs, patch)
+        x, heads = _enter_layer(base, batch, batch_runs.row, start + 1, restored_input)
+        # In a causal network a restored position changes no earlier prediction.
+        after = position[chosen] >= batch_runs.first[:, None] if llama.causal else True
+        for end, log_probs in _run_to_answer(llama, base, batch, start + 1, x, heads, ends).items():
+            results[end][chosen] = torch.where(after, log_probs, corrupted[chosen]) if llama.causal else log_probs
 
-    tokens = (length - pairs.first).tolist() if llama.causal else [length] * len(pairs.row)
-    budget.spend([_bytes(llama, number, length, position.shape[1]) for number in tokens], run)
+    tokens = (length - runs.first).tolist() if llama.causal else [length] * len(runs.row)
+    budget.run_batches([_estimate_run_bytes(llama, number, length, position.shape[1]) for number in tokens], run)
     return results
 
 
-def _restored_alone(llama, base, kind, layer):
-    """What `layer` puts out (R, T, D) at each position if this position, no other, is restored there first."""
-    here = base.layers[layer]
+def _compute_restored_output(llama, base, kind, layer):
+    """The output of `layer` (R, T, D) at each position if this position alone is restored, in this layer first."""
+    cache = base.layers[layer]
     if kind == "state":
-        after = base.leaving if layer == len(base.layers) - 1 else base.layers[layer + 1].entering
+        after = base.resid_final if layer == len(base.layers) - 1 else base.layers[layer + 1].resid_pre
         return after[base.clean]
     if kind == "mlp":
-        return here.entering[base.corrupted] + here.attn[base.corrupted] + here.mlp[base.clean]
-    middle = here.entering[base.corrupted] + here.attn[base.clean]
-    return middle + _mlp(llama, llama.blocks[layer], middle)
+        return cache.resid_pre[base.corrupted] + cache.attn_out[base.corrupted] + cache.mlp_out[base.clean]
+    resid_mid = cache.resid_pre[base.corrupted] + cache.attn_out[base.clean]
+    return resid_mid + _run_mlp(llama, llama.blocks[layer], resid_mid)
 
 
-def _entering_alone(llama, base, kind, layer):
-    """The same states as they enter `layer`, and their queries, keys and values (R, T, ...)."""
+def _compute_restored_input(llama, base, kind, layer):
+    """The same states as they enter `layer`, with their queries, keys and values (R, T, ...)."""
     if kind == "state":
-        now = base.layers[layer]
-        return [field[base.clean] for field in (now.entering, now.query, now.key, now.value)]
-    block, alone = llama.blocks[layer], _restored_alone(llama, base, kind, layer - 1)
-    places = torch.arange(alone.shape[1], device=alone.device)
-    normed = _norm(llama, alone, block.before_attention)
-    return [alone, _queries(llama, block, normed, places), *_keys_values(llama, block, normed, places)]
+        cache = base.layers[layer]
+        return [field[base.clean] for field in (cache.resid_pre, cache.query, cache.key, cache.value)]
+    block, x = llama.blocks[layer], _compute_restored_output(llama, base, kind, layer - 1)
+    position = torch.arange(x.shape[1], device=x.device)
+    normed = _apply_norm(llama, x, block.attention_norm)
+    return [
+        x,
+        _project_queries(llama, block, normed, position),
+        *_project_keys_values(llama, block, normed, position),
+    ]
 
 
-def _batch(llama, base, pairs, kept):
-    earliest = pairs.first if llama.causal else torch.zeros_like(pairs.first)
-    reached = torch.arange(pairs.chosen.shape[1], device=earliest.device) >= earliest[:, None]  # (n, T)
+def _make_batch(llama, base, runs, patch):
+    earliest = runs.first if llama.causal else torch.zeros_like(runs.first)
+    reached = torch.arange(runs.restored.shape[1], device=earliest.device) >= earliest[:, None]  # (n, T)
     number = reached.flatten().cumsum(0).view_as(reached) - 1
-    position = base.position[pairs.row]
-    runs = torch.arange(len(position), device=position.device)[:, None].expand_as(position)
+    position = base.position[runs.row]
+    run = torch.arange(len(position), device=position.device)[:, None].expand_as(position)
     return Batch(
-        origin=base.corrupted[pairs.row],
-        source=kept.source[pairs.row],
-        site=kept.site,
+        origin=base.corrupted[runs.row],
+        source=patch.source[runs.row],
+        site=patch.site,
         start=int(earliest.min()),
-        spots=_spots(*reached.nonzero(as_tuple=True), pairs.chosen),
-        answer=_spots(runs, position, pairs.chosen),
-        asked=number.gather(1, position).clamp(min=0),
-        token=base.token[pairs.row],
+        computed=_make_positions(*reached.nonzero(as_tuple=True), runs.restored),
+        answer=_make_positions(run, position, runs.restored),
+        answer_index=number.gather(1, position).clamp(min=0),
+        token=base.token[runs.row],
     )
 
 
-def _spots(run, place, chosen):
-    return Spots(run, place, chosen[run, place].nonzero(as_tuple=True))
+def _make_positions(run, position, restored):
+    return Positions(run, position, restored[run, position].nonzero(as_tuple=True))
 
 
-def _enter(base, batch, row, layer, swapped):
-    """States (P, D) entering `layer`, and queries, keys and values (n, T, ...): corrupted, but where restored.
+def _enter_layer(base, batch, row, layer, restored_input):
+    """States (P, D) entering `layer`, and queries, keys and values (n, T, ...): corrupted except where restored.
 
-    `swapped` are these four of all corrupted sequences (R, T, ...), as if every position were restored; `row` (n,)
-    says which of the sequences is whose.
+    `restored_input` has these four tensors for all corrupted sequences (R, T, ...), as if every position were restored;
+    `row` (n,) is the corrupted sequence of each run.
     """
-    run, place = (field[batch.spots.restored] for field in batch.spots[:2])
-    here = base.layers[layer]
-    x = here.entering[batch.origin[batch.spots.run], batch.spots.place]
-    x[batch.spots.restored] = swapped[0][row[run], place]
-    heads = [field.index_select(0, batch.origin) for field in (here.query, here.key, here.value)]
-    for field, restored in zip(heads, swapped[1:], strict=True):
-        field[run, place] = restored[row[run], place]
+    run, position = (field[batch.computed.restored] for field in batch.computed[:2])
+    cache = base.layers[layer]
+    x = cache.resid_pre[batch.origin[batch.computed.run], batch.computed.position]
+    x[batch.computed.restored] = restored_input[0][row[run], position]
+    heads = [field.index_select(0, batch.origin) for field in (cache.query, cache.key, cache.value)]
+    for field, restored in zip(heads, restored_input[1:], strict=True):
+        field[run, position] = restored[row[run], position]
     return x, heads
 
 
-def _follow(llama, base, batch, layer, x, heads, ends):
-    """Run states `x` (P, D) entering `layer` to the answer: log-probabilities (n, A), by the end of the window.
+def _run_to_answer(llama, base, batch, layer, x, heads, ends):
+    """Run states `x` (P, D) from `layer` to the answer: {end: log-probabilities (n, A)} for the `ends` of windows.
 
-    Windows that begin alike share their layers until the first of them ends. `heads` are the queries, keys and values
-    (n, T, ...) that go with `x`.
+    Windows with the same start share their layers until the first of them ends. `heads` are the queries, keys and
+    values (n, T, ...) that belong to `x`.
     """
     while True:
-        over, running = ([end for end in ends if (end <= layer) == past] for past in (True, False))
-        if over and running:
+        closed, open_ends = ([end for end in ends if (end <= layer) == past] for past in (True, False))
+        if closed and open_ends:
             return {
-                **_follow(llama, base, batch, layer, x, heads, over),
-                **_follow(llama, base, batch, layer, x, heads, running),
+                **_run_to_answer(llama, base, batch, layer, x, heads, closed),
+                **_run_to_answer(llama, base, batch, layer, x, heads, open_ends),
             }
         if layer == len(llama.blocks) - 1:
-            return dict.fromkeys(ends, _finish(llama, base, batch, x, heads, restoring=bool(running)))
-        x = _through(llama, base, batch, layer, x, heads, restoring=bool(running))
+            return dict.fromkeys(ends, _run_last_layer(llama, base, batch, x, heads, patching=bool(open_ends)))
+        x = _run_layer(llama, base, batch, layer, x, heads, patching=bool(open_ends))
         layer, heads = layer + 1, None
 
 
-def _through(llama, base, batch, layer, x, heads, *, restoring):
-    """The states (P, D) that leave `layer` when `x` (P, D) enter it."""
-    block, here, spots = llama.blocks[layer], base.layers[layer], batch.spots
+def _run_layer(llama, base, batch, layer, x, heads, *, patching):
+    """The output (P, D) of `layer` for the states `x` (P, D) that enter it."""
+    block, cache, computed = llama.blocks[layer], base.layers[layer], batch.computed
     if heads is None:
-        normed = _norm(llama, x, block.before_attention)
-        heads = _queries(llama, block, normed, spots.place), *_keys_values(llama, block, normed, spots.place)
-        heads = _spread(llama, batch, heads, (here.query, here.key, here.value))
+        normed = _apply_norm(llama, x, block.attention_norm)
+        heads = (
+            _project_queries(llama, block, normed, computed.position),
+            *_project_keys_values(llama, block, normed, computed.position),
+        )
+        heads = _fill_sequences(llama, batch, heads, (cache.query, cache.key, cache.value))
     query, key, value = heads
     start = batch.start
-    mixed = _mix(llama, query[:, start:], key, value, torch.arange(start, key.shape[1], device=x.device))
-    mixed = mixed[spots.run, spots.place - start] if llama.causal else mixed.flatten(0, 1)
-    return _add(llama, block, here, batch, spots, x, mixed, restoring=restoring)
+    mixed = _attend(llama, query[:, start:], key, value, torch.arange(start, key.shape[1], device=x.device))
+    mixed = mixed[computed.run, computed.position - start] if llama.causal else mixed.flatten(0, 1)
+    return _add_modules(llama, block, cache, batch, computed, x, mixed, patching=patching)
 
 
-def _finish(llama, base, batch, x, heads, *, restoring):
-    """Log-probabilities (n, A) of the answers; the last layer runs where they are read."""
-    block, here, answer = llama.blocks[-1], base.layers[-1], batch.answer
+def _run_last_layer(llama, base, batch, x, heads, *, patching):
+    """Log-probabilities (n, A) of the answers; the last layer runs at the answer positions only."""
+    block, cache, answer = llama.blocks[-1], base.layers[-1], batch.answer
     if heads is None:
-        normed = _norm(llama, x, block.before_attention)
-        query = _queries(llama, block, normed[batch.asked], answer.place)
-        heads = _keys_values(llama, block, normed, batch.spots.place)
-        key, value = _spread(llama, batch, heads, (here.key, here.value))
+        normed = _apply_norm(llama, x, block.attention_norm)
+        query = _project_queries(llama, block, normed[batch.answer_index], answer.position)
+        heads = _project_keys_values(llama, block, normed, batch.computed.position)
+        key, value = _fill_sequences(llama, batch, heads, (cache.key, cache.value))
     else:
         query, key, value = heads
-        query = query[answer.run, answer.place]
-    mixed = _mix(llama, query, key, value, answer.place)
-    x = _add(llama, block, here, batch, answer, x[batch.asked], mixed, restoring=restoring)
-    return _log_probabilities(llama, x, batch.token)
+        query = query[answer.run, answer.position]
+    mixed = _attend(llama, query, key, value, answer.position)
+    x = _add_modules(llama, block, cache, batch, answer, x[batch.answer_index], mixed, patching=patching)
+    return _compute_log_probs(llama, x, batch.token)
 
 
-def _add(llama, block, here, batch, spots, x, mixed, *, restoring):
-    """The states (S, D) after a block, from those before it and what its attention mixed (S, heads together)."""
+def _add_modules(llama, block, cache, batch, positions, x, mixed, *, patching):
+    """The states (S, D) after a block, from the states before it and its attention's `mixed` values (S, all heads)."""
 
-    def plus(x, site, added):
-        total = x + added
-        if restoring and site == batch.site:
-            run, place = (field[spots.restored] for field in spots[:2])
-            total[spots.restored] = x[spots.restored] + getattr(here, site)[batch.source[run], place]
+    def add_output(x, site, output):
+        total = x + output
+        if patching and site == batch.site:
+            run, position = (field[positions.restored] for field in positions[:2])
+            patched = getattr(cache, f"{site}_out")[batch.source[run], position]
+            total[positions.restored] = x[positions.restored] + patched
         return total
 
-    x = plus(x, "attn", block.out(mixed))
-    return plus(x, "mlp", _mlp(llama, block, x))
+    x = add_output(x, "attn", block.out(mixed))
+    return add_output(x, "mlp", _run_mlp(llama, block, x))
 
 
-def _spread(llama, batch, heads, corrupted):
-    """Heads (n, T, ...) of whole sequences, from those computed (P, ...) and the `corrupted` (N, T, ...)."""
+def _fill_sequences(llama, batch, heads, corrupted):
+    """Heads (n, T, ...) of whole sequences: those computed (P, ...), elsewhere the `corrupted` ones (N, T, ...)."""
     if not llama.causal:
         return [field.unflatten(0, (len(batch.origin), -1)) for field in heads]
-    whole = [field.index_select(0, batch.origin) for field in corrupted]
-    for field, computed in zip(whole, heads, strict=True):
-        field[batch.spots.run, batch.spots.place] = computed
-    return whole
+    sequences = [field.index_select(0, batch.origin) for field in corrupted]
+    for field, computed in zip(sequences, heads, strict=True):
+        field[batch.computed.run, batch.computed.position] = computed
+    return sequences
 
 
-def _norm(llama, x, weight):
-    """States (..., D) normed, of the type that products have."""
+def _apply_norm(llama, x, weight):
+    """States (..., D) after RMS norm, in the dtype of the products."""
     return functional.rms_norm(x, x.shape[-1:], weight, llama.eps).to(llama.cosine.dtype)
 
 
-def _queries(llama, block, normed, place):
-    """Queries (..., heads, size) of `normed` (..., D) at the positions `place` (...)."""
-    return _rotated(llama, block.query(normed), place)
+def _project_queries(llama, block, normed, position):
+    """Queries (..., heads, size) of `normed` (..., D) at `position` (...)."""
+    return _apply_rotary(llama, block.query(normed), position)
 
 
-def _keys_values(llama, block, normed, place):
-    """Keys and values (..., heads, size) of `normed` (..., D) at the positions `place` (...)."""
-    return _rotated(llama, block.key(normed), place), block.value(normed).unflatten(-1, (-1, llama.cosine.shape[1]))
+def _project_keys_values(llama, block, normed, position):
+    """Keys and values (..., heads, size) of `normed` (..., D) at `position` (...)."""
+    key = _apply_rotary(llama, block.key(normed), position)
+    return key, block.value(normed).unflatten(-1, (-1, llama.cosine.shape[1]))
 
 
-def _rotated(llama, x, place):
-    """Heads (..., heads, size) of `x` (..., heads together), turned by their positions `place` (...)."""
+def _apply_rotary(llama, x, position):
+    """Heads (..., heads, size) of `x` (..., all heads) with rotary embeddings for `position` (...)."""
     x = x.unflatten(-1, (-1, llama.cosine.shape[1]))
     half = x.shape[-1] // 2
-    cosine, sine = llama.cosine[place].unsqueeze(-2), llama.sine[place].unsqueeze(-2)
-    turned = x.new_empty(x.shape)
-    for own, other, sign in ((slice(half), slice(half, None), -1), (slice(half, None), slice(half), 1)):
-        torch.mul(x[..., own], cosine[..., own], out=turned[..., own])
-        turned[..., own].addcmul_(x[..., other], sine[..., own], value=sign)
-    return turned
+    cosine, sine = llama.cosine[position].unsqueeze(-2), llama.sine[position].unsqueeze(-2)
+    rotated = x.new_empty(x.shape)
+    for half_1, half_2, sign in ((slice(half), slice(half, None), -1), (slice(half, None), slice(half), 1)):
+        torch.mul(x[..., half_1], cosine[..., half_1], out=rotated[..., half_1])
+        rotated[..., half_1].addcmul_(x[..., half_2], sine[..., half_1], value=sign)
+    return rotated
 
 
-def _mix(llama, query, key, value, place):
-    """What the heads of attention read (n, t, heads together), for queries at `place` (t,) or (n, t)."""
+def _attend(llama, query, key, value, position):
+    """Values mixed by attention (n, t, all heads), for queries at `position` (t,) or (n, t)."""
     mask = None
     if llama.causal:
-        mask = torch.arange(key.shape[1], device=key.device) <= place[..., None]
+        mask = torch.arange(key.shape[1], device=key.device) <= position[..., None]
         mask = mask if mask.dim() == 2 else mask[:, None]
     mixed = functional.scaled_dot_product_attention(
         *(field.transpose(1, 2) for field in (query, key, value)),
@@ -502,47 +523,43 @@ def _mix(llama, query, key, value, place):
     return mixed.transpose(1, 2).flatten(2)
 
 
-def _mlp(llama, block, x):
-    """What the MLP adds (..., D) to states `x` (..., D)."""
-    normed = _norm(llama, x, block.before_mlp)
+def _run_mlp(llama, block, x):
+    """The output of the MLP (..., D) for states `x` (..., D)."""
+    normed = _apply_norm(llama, x, block.mlp_norm)
     return block.down(functional.silu(block.gate(normed), inplace=True).mul_(block.up(normed)))
 
 
-def _log_probabilities(llama, x, token):
-    """Log-probabilities (n, A) of `token` (n, A), from the states (n, A, D) that leave the last layer."""
+def _compute_log_probs(llama, x, token):
+    """Log-probabilities (n, A) of `token` (n, A), from the output (n, A, D) of the last layer."""
     logits = llama.predict(functional.rms_norm(x, x.shape[-1:], llama.norm, llama.eps))
     return logits.gather(-1, token[..., None])[..., 0] - logits.logsumexp(-1)
 
 
-def _at(x, position):
-    """`x` (N, T, ...) at `position` (N, A)."""
-    return x[torch.arange(len(x), device=x.device)[:, None], position]
-
-
-def _by_problem(base, logs, problems):
+def _split_by_problem(base, log_probs, problems):
     """Each problem's (clean (A,), corrupted (draws, A), restored (draws, groups, layers, A)), on the CPU."""
-    row = pair = 0
+    row = run = 0
     for problem in problems:
-        draws, groups, answers = len(problem.corrupted), len(problem.restored()), len(problem.answer)
-        own = logs[pair : pair + groups * draws, :, :answers].cpu().unflatten(0, (groups, draws))
-        yield base.clean_logs[row, :answers].cpu(), base.logs[row : row + draws, :answers].cpu(), own.movedim(0, 1)
-        row, pair = row + draws, pair + groups * draws
+        draws, groups, answers = len(problem.corrupted), len(problem.position_groups()), len(problem.answer)
+        clean, corrupted = base.clean_log_probs[row, :answers], base.log_probs[row : row + draws, :answers]
+        restored = log_probs[run : run + groups * draws, :, :answers].cpu().unflatten(0, (groups, draws))
+        yield clean.cpu(), corrupted.cpu(), restored.movedim(0, 1)
+        row, run = row + draws, run + groups * draws
 
 
-def _bytes(llama, tokens, length, answers):
-    """Roughly what a run takes that changes `tokens` of `length` positions."""
+def _estimate_run_bytes(llama, tokens, length, answers):
+    """Roughly the memory of a run that computes `tokens` of `length` positions."""
     width, inner = llama.blocks[0].down.weight.shape
     return 4 * (tokens * (8 * width + 3 * inner) + 4 * length * width + 2 * answers * llama.vocab)
 
 
-def _bytes_kept(llama, sequences, length):
-    """At most what `run_base` keeps of so many sequences: every field of a `Layer` as wide as a state, in float32."""
-    return 4 * sequences * length * len(llama.blocks) * len(Layer._fields) * len(llama.norm)
+def _estimate_cache_bytes(llama, sequences, length):
+    """An upper bound of what `run_base` caches: every `LayerCache` field as wide as a state, in float32."""
+    return 4 * sequences * length * len(llama.blocks) * len(LayerCache._fields) * len(llama.norm)
 
 
 @contextmanager
-def _float32_products(precision):
-    """Let float32 matrix products on a GPU use TensorFloat-32, or not, for a while."""
+def _set_matmul_precision(precision):
+    """Within the block, float32 matrix products on a GPU use TensorFloat-32 unless `precision` is "float32"."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     try:

@@ -1,13 +1,13 @@
-"""What is traced: which facts, at which steps, under which corruptions.
+"""Which facts are traced, at which steps, under which corruptions.
 
-A fact is traced when the model answers a question about it. The clean trajectory tells at which step each token of the
-answer appeared: a diffusion network is traced at t1, the step that shows the first of them, at t2, which shows the
-last, and half way. The canvas is what the step found, and the score the joint one of the answer tokens still masked
-there: at t1, of the whole answer. Guidance may shape the trajectory; what is traced is one conditional run of the
-network. An autoregressive network is given its own answer, each token of it is a step, and the score is the joint one
-of the tokens from there on, each given those before it: at t1, too, of the whole answer.
+A fact is traced when the model answers a question about it. The clean completion tells at which step each token of the
+answer was revealed: a diffusion network is traced at t1, the step that reveals the first of them, at t2, which reveals
+the last, and half way. The network sees the canvas as it was before the step, and the score is the joint one of the
+answer tokens still masked there: at t1, of the whole answer. Guidance may shape the completion; what is traced is one
+conditional run of the network. An autoregressive network is given its own answer, each token of which is a step, and
+the score is the joint one of the tokens from there on, each given those before it: at t1, again of the whole answer.
 
-At t1 every kind is traced; later the hidden states alone, under the leading corruption.
+At t1 every kind is traced; at later steps only the hidden states, under the leading corruption.
 """
 
 import hashlib
@@ -21,435 +21,447 @@ import pandas as pd
 import torch
 
 from ..common.errors import UserError
-from ..models import network, spelling, tokens
+from ..models import network, tokens
 from ..recall.files import entering
 from . import engine
 from .files import FactTrace, array_name
 from .vocabulary import (
-    AT_ONCE,
+    CONTRAST,
     CORRUPTIONS,
+    JOINT_ROLES,
     KINDS,
     NO_MASK,
     NO_PARTNER,
     NOT_ANSWERED,
     NOT_NEEDED,
+    ONE_STEP,
+    OTHER_LENGTH,
     REVEALED,
-    RIVAL,
     STAGES,
-    TOGETHER,
     TOO_SHORT,
     TRACED,
-    UNEQUAL,
-    WHOLE,
-    WINDOWED,
-    leading,
+    UNSEVERED_KINDS,
+    WINDOWED_KINDS,
+    choose_corruption,
 )
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """What is traced of a split: the names and meanings of `tracing` in the configuration."""
+    """The settings of `tracing` in the configuration, under the same names."""
 
     # {corruption: [kind]}: what is restored after Gaussian noise on the subject ("gaussian"), with masks in its place
     # ("mask"), or with another fact's subject of as many tokens ("swap")
     corruptions: Mapping
     max_facts: int | None = None  # of those the model answers; None: all
-    min_answer_tokens: int = 2  # answers of fewer tokens are not traced
+    min_answer_tokens: int = 2  # shorter answers are not traced
     draws: int = 2  # of the noise: each fact has its own, the same for all its steps
     scale: float = 3.0  # of the noise, in standard deviations of the embeddings
     seed: int = 0  # of the noise
-    # layers restored together for mlp and attn; the first leads, the others are traced at subject and answer alone
+    # layers restored together for mlp and attn; the first is the leading window, the others are traced only at the last
+    # subject token, at all subject tokens together and at the answer positions
     windows: tuple = (1,)
     precision: str = "float32"  # as in `engine.restore`
 
     def __post_init__(self):
         for name, kinds in self.corruptions.items():
             if name not in CORRUPTIONS:
-                raise UserError(f"corruption {name!r} is unknown; the corruptions are {', '.join(CORRUPTIONS)}")
+                raise UserError(f"corruption {name!r} is unknown; allowed: {', '.join(CORRUPTIONS)}")
             if not kinds:
                 raise UserError(f"corruption {name!r} has no kinds; it needs some of {', '.join(KINDS)}")
             for kind in kinds:
                 if kind not in KINDS:
-                    raise UserError(f"kind {kind!r} of {name!r} is unknown; the kinds are {', '.join(KINDS)}")
+                    raise UserError(f"kind {kind!r} of {name!r} is unknown; allowed: {', '.join(KINDS)}")
         if self.draws < 1:
-            raise UserError(f"draws is {self.draws}; it is a whole number from 1 up")
+            raise UserError(f"draws is {self.draws}; allowed: a whole number from 1 up")
         if not self.windows:
             raise UserError("windows is empty; it needs a number of layers")
 
 
 class Partner(NamedTuple):
-    """Who takes a subject's place: the tokens of the other's subject, and of what is true of them."""
+    """The person whose subject replaces the fact's: the tokens of their subject, and of the answer about them."""
 
     subject: list
     answer: list
 
 
-class Answered(NamedTuple):
-    """A question that the model answered, and how the answer came about."""
+class AnsweredQuestion(NamedTuple):
+    """A question that the model answered, and when it revealed the tokens of the answer."""
 
     row: object  # a facts.Row
-    completion: dict  # as `recall.ask` gives it
-    prompt: int  # tokens of the prompt
-    subject: tuple  # range of tokens
-    answer: tuple  # range of tokens
-    moments: list  # the steps that reveal tokens of the answer
+    completion: dict  # as `evaluation.complete_split` returns it
+    prompt: int  # number of prompt tokens
+    subject: tuple  # half-open range of tokens
+    answer: tuple  # half-open range of tokens
+    answer_steps: list  # the steps that reveal tokens of the answer
     partner: Partner | None = None
 
     @property
     def ids(self):
-        """The prompt and what was generated."""
+        """The tokens of the prompt and of the completion."""
         return self.completion["ids"]
 
     @property
     def t1(self):
         """The step that reveals the answer's first token."""
-        return self.moments[0]
+        return self.answer_steps[0]
 
     @property
     def t2(self):
-        """The step that reveals its last."""
-        return self.moments[-1]
+        """The step that reveals the answer's last token."""
+        return self.answer_steps[-1]
 
     @property
     def steps(self):
-        """The steps that are traced: t1, half way and t2, as far as they differ."""
-        return evenly(self.t1, self.t2, len(STAGES))
+        """The traced steps: t1, half way and t2, without duplicates."""
+        return space_evenly(self.t1, self.t2, len(STAGES))
 
     @property
-    def rival(self):
-        """The partner's answer, where it has as many tokens and is another; or None."""
-        own, rival = self.ids[slice(*self.answer)], self.partner and self.partner.answer
-        return rival if rival and len(rival) == len(own) and rival != own else None
+    def contrast_answer(self):
+        """The partner's answer if it has as many tokens as the true one and differs from it; or None."""
+        answer, other = self.ids[slice(*self.answer)], self.partner and self.partner.answer
+        return other if other and len(other) == len(answer) and other != answer else None
 
     def stage(self, step):
-        """The stage of a step; one that reveals the whole answer is t1."""
+        """The stage of a step; a step that reveals the whole answer is t1."""
         return {self.t2: "t2", self.t1: "t1"}.get(step, "between")
 
-    def entering(self, net, step):
-        """What the network sees at a step, ids (P,), and the places of the answer's tokens that are still to come.
+    def step_input(self, net, step):
+        """The ids (P,) that the network sees at a step, and the positions of answer tokens still to come.
 
         A diffusion network sees its canvas; an autoregressive one is given all of its answer but the last token.
         """
         first, end = self.answer
         if network.is_diffusion(net):
             canvas = entering(self.completion, step, network.mask_id(net))
-            return canvas, [place for place in range(first, end) if canvas[place] == network.mask_id(net)]
+            return canvas, [position for position in range(first, end) if canvas[position] == network.mask_id(net)]
         return self.ids[: end - 1], list(range(max(first, self.prompt + step), end))
 
-    def asked(self, net, places, answer=None):
-        """The (position, token) pairs to read for the answer's tokens at some places, or for another answer's."""
+    def answer_pairs(self, net, positions, answer=None):
+        """The (position of the prediction, token) pairs of the answer, or of another one, at some `positions`."""
         answer = self.ids[slice(*self.answer)] if answer is None else answer
-        return [(network.read_at(net, place), answer[place - self.answer[0]]) for place in places]
+        return [
+            (network.prediction_position(net, position), answer[position - self.answer[0]]) for position in positions
+        ]
 
 
 def trace_split(net, tokenizer, rows, completions, settings, *, split="", job=None):
-    """Trace the facts that the `rows` of one split ask for: their `Answered`, `FactTrace`s, and every fact's outcome.
+    """Trace the facts of one split: the `AnsweredQuestion`s, their `FactTrace`s, and the outcome of every fact.
 
-    `completions` are the model's answers to these rows, in their order, as `recall.ask` gives them; their trajectories
-    are what is traced, as the `Tracing` settings say. The outcomes are a table with columns fact, corruption, outcome.
+    `completions` are the model's answers to `rows`, in the same order, as `evaluation.complete_split` returns them.
+    `settings` is a `Tracing`. The outcomes are a table with columns fact, corruption, outcome.
     """
-    found, outcome = find(tokenizer, rows, completions, settings)
-    progress = job.progress(len(found), f"tracing {split}", "facts") if job else None
-    traces, records = [], [(fact, name, why) for fact, why in outcome.items() for name in settings.corruptions]
-    for one in found:
-        ways = _ways(net, one, settings)
-        corrupt = {name: way for name, way in ways.items() if callable(way)}
-        if corrupt:
-            traces.append(trace_fact(net, tokenizer, one, corrupt, settings))
-        records += [(one.row.fact, name, TRACED if callable(way) else way) for name, way in ways.items()]
-        records += [(one.row.fact, beside, why) for beside, why in _beside(one).items()]
+    questions, reasons = find_answered(tokenizer, rows, completions, settings)
+    progress = job.progress(len(questions), f"tracing {split}", "facts") if job else None
+    traces, outcomes = [], [(fact, name, reason) for fact, reason in reasons.items() for name in settings.corruptions]
+    for question in questions:
+        corruptions = _make_corruptions(net, question, settings)
+        possible = {name: corrupt for name, corrupt in corruptions.items() if callable(corrupt)}
+        if possible:
+            traces.append(trace_fact(net, tokenizer, question, possible, settings))
+        fact = question.row.fact
+        outcomes += [(fact, name, TRACED if name in possible else reason) for name, reason in corruptions.items()]
+        outcomes += [(fact, measure, outcome) for measure, outcome in _check_measures(question).items()]
         if progress:
             progress.advance()
-    return found, traces, pd.DataFrame(records, columns=["fact", "corruption", "outcome"])
+    return questions, traces, pd.DataFrame(outcomes, columns=["fact", "corruption", "outcome"])
 
 
-def find(tokenizer, rows, completions, settings):
-    """The questions to trace, a list of `Answered`, and of every other fact why it is not: {fact: outcome}."""
-    partners = _partners(tokenizer, rows)
-    found, outcome = [], {}
-    for fact, own in choose(rows, completions).items():
-        one = answer(tokenizer, *own) if own else None
-        outcome[fact] = _outcome(one, settings.min_answer_tokens)
-        if outcome[fact] == TRACED:
-            found.append(one._replace(partner=swap_partner(one, partners)))
-    most = len(found) if settings.max_facts is None else settings.max_facts
-    outcome |= {one.row.fact: NOT_NEEDED for one in found[most:]}
-    return found[:most], {fact: why for fact, why in outcome.items() if why != TRACED}
+def find_answered(tokenizer, rows, completions, settings):
+    """The questions to trace, a list of `AnsweredQuestion`, and {fact: reason} for facts that are not traced."""
+    partners = _collect_partners(tokenizer, rows)
+    questions, outcomes = [], {}
+    for fact, chosen in choose_prompts(rows, completions).items():
+        question = find_answer(tokenizer, *chosen) if chosen else None
+        outcomes[fact] = _decide_outcome(question, settings.min_answer_tokens)
+        if outcomes[fact] == TRACED:
+            questions.append(question._replace(partner=choose_partner(question, partners)))
+    most = len(questions) if settings.max_facts is None else settings.max_facts
+    outcomes |= {question.row.fact: NOT_NEEDED for question in questions[most:]}
+    return questions[:most], {fact: outcome for fact, outcome in outcomes.items() if outcome != TRACED}
 
 
-def _beside(found):
-    """What becomes of the readings beside the traces: {reading: outcome}."""
-    rival = NO_PARTNER if found.partner is None else UNEQUAL if found.rival is None else TRACED
-    return {REVEALED: AT_ONCE if found.t1 == found.t2 else TRACED, RIVAL: rival}
+def _check_measures(question):
+    """{measure: outcome} of the measures that only some questions allow."""
+    contrast = TRACED if question.contrast_answer else OTHER_LENGTH if question.partner else NO_PARTNER
+    return {REVEALED: ONE_STEP if question.t1 == question.t2 else TRACED, CONTRAST: contrast}
 
 
-def choose(rows, completions):
-    """One of each fact's answered rows with its completion, another template from fact to fact; None without any."""
+def choose_prompts(rows, completions):
+    """{fact: (row, completion)}: one correctly answered row of each fact, templates in turn; None if there is none."""
     answered = {}
     for row, completion in zip(rows, completions, strict=True):
         answered.setdefault(row.fact, []).extend([(row, completion)] if completion["correct"] else [])
-    return {fact: own[i % len(own)] if own else None for i, (fact, own) in enumerate(answered.items())}
+    return {fact: pairs[i % len(pairs)] if pairs else None for i, (fact, pairs) in enumerate(answered.items())}
 
 
-def answer(tokenizer, row, completion):
-    """Where in a completion the answer is, and when it came about: an `Answered`; None where it is not found."""
+def find_answer(tokenizer, row, completion):
+    """The `AnsweredQuestion` of a completion; None if the completion does not contain the answer."""
     ids, prompt = completion["ids"], completion["prompt_tokens"]
-    span = locate(tokenizer, ids[prompt:], row)
+    span = locate_answer(tokenizer, ids[prompt:], row)
     if span is None:
         return None
-    place = (prompt + span[0], prompt + span[1])
-    shown = {step for position, _, step, _ in completion["revealed"] if position in range(*place)}
-    return Answered(row, completion, prompt, tokens.encode(tokenizer, row).subject, place, sorted(shown))
+    answer = (prompt + span[0], prompt + span[1])
+    steps = {step for position, _, step, _ in completion["revealed"] if position in range(*answer)}
+    subject = tokens.encode(tokenizer, row).subject
+    return AnsweredQuestion(row, completion, prompt, subject, answer, sorted(steps))
 
 
-def locate(tokenizer, generated, row):
-    """The range of `generated` ids that hold the row's answer; None where its completion is not among their text."""
+def locate_answer(tokenizer, generated, row):
+    """The range of `generated` ids that hold the row's answer; None if their text does not contain its completion."""
     if tokenizer.eos_token_id in generated:
         generated = generated[: generated.index(tokenizer.eos_token_id)]
     decode = partial(tokenizer.decode, skip_special_tokens=True)
-    whole, reference = decode(generated), row.completion.strip()
-    start = whole.lower().find(reference.lower())
+    text, reference = decode(generated), row.completion.strip()
+    start = text.lower().find(reference.lower())
     if start < 0:
         return None
     ends = [0, *(len(decode(generated[: i + 1])) for i in range(len(generated)))]
     start -= len(row.completion) - len(row.completion.lstrip())
     span = (start + row.answer[0], start + row.answer[1])
-    return spelling.token_range(whole, list(zip(ends, ends[1:], strict=False)), span)
+    return tokens.token_range(text, list(zip(ends, ends[1:], strict=False)), span)
 
 
-def evenly(first, last, most):
-    """At most `most` whole numbers from `first` to `last`, evenly spread, both ends among them."""
+def space_evenly(first, last, most):
+    """At most `most` whole numbers from `first` to `last`, evenly spaced, both ends included."""
     count = min(most, last - first + 1)
     return sorted({round(value) for value in np.linspace(first, last, count).tolist()})
 
 
-class Asked(NamedTuple):
-    """What the network is asked about one fact: problems, and at each step which of their answers are the score.
+class ScorePlan(NamedTuple):
+    """The problems to run for one fact, and at each step which of their answer tokens make up the score.
 
-    A score is the sum over some answers of one problem, (problem, slice); that of the rival answer may be None.
+    A score is a sum over some answer tokens of one problem, (problem, slice). `contrast` has that of the partner's
+    answer, or None.
     """
 
     canvases: list
-    answers: list  # of each problem, (position, token) pairs
-    own: list  # (problem, slice) for each step
-    rival: list
+    answers: list  # for each problem, (position, token) pairs
+    truth: list  # for each step, (problem, slice)
+    contrast: list  # for each step, (problem, slice) or None
 
-    def first(self):
-        """The same of t1 alone."""
-        needed = 1 + max(place for place, _ in filter(None, (self.own[0], self.rival[0])))
-        return Asked(self.canvases[:needed], self.answers[:needed], self.own[:1], self.rival[:1])
+    def keep_t1(self):
+        """The plan of t1 alone."""
+        needed = 1 + max(problem for problem, _ in filter(None, (self.truth[0], self.contrast[0])))
+        return ScorePlan(self.canvases[:needed], self.answers[:needed], self.truth[:1], self.contrast[:1])
 
 
-def trace_fact(net, tokenizer, found, corrupt, settings):
+class PlannedRuns(NamedTuple):
+    """One reading of one corruption: its score plan, the indices of its places among all, and its problems."""
+
+    corruption: str
+    reading: str
+    plan: ScorePlan
+    places: list
+    problems: list
+
+
+def trace_fact(net, tokenizer, question, corrupt, settings):
     """The `FactTrace` of one answered question.
 
     `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
     """
     kinds = {name: list(settings.corruptions[name]) for name in corrupt}
-    asked, plain = _ask(net, found, found.rival), _ask(net, found)
-    length = len(asked.canvases[0])
+    contrast_plan, plain_plan = _plan_scores(net, question, question.contrast_answer), _plan_scores(net, question)
+    length = len(contrast_plan.canvases[0])
     mask = network.mask_id(net) if network.is_diffusion(net) else None
-    reader = network.read_at(net, found.prompt)
-    everywhere = list(range(length + len(TOGETHER)))
-    here = [found.subject[1] - 1, *everywhere[length:]]
+    first_prediction = network.prediction_position(net, question.prompt)
+    all_places = list(range(length + len(JOINT_ROLES)))
+    few_places = [question.subject[1] - 1, *all_places[length:]]
     arrays = {}
-    for kind, window in [(k, w) for k in KINDS for w in (settings.windows if k in WINDOWED else settings.windows[:1])]:
-        parts = []
-        for name, reading, always, whole in _readings(kind, window, corrupt, settings):
-            own = asked if kind == "state" and reading == "restored" else plain
-            own = own if always else own.first()
-            some = everywhere if whole else here
-            problems = _problems(net, found, own, corrupt[name], some)
-            problems = [problem.turned() for problem in problems] if reading == "necessary" else problems
-            parts.append((name, reading, own, some, problems))
-        what, severed, *_ = KINDS[kind]
-        how = {"kind": what, "severed": severed, "window": window, "precision": settings.precision}
-        together = [problem for part in parts for problem in part[-1]]
-        runs = iter(engine.restore(net, together, **how) if together else ())
-        for name, reading, own, some, problems in parts:
-            ran = [next(runs) for _ in problems]
-            spread = len(everywhere), some
-            for key, array in _scored(own, ran, name, (reading, kind, window), spread).items():
+    sites = [(k, w) for k in KINDS for w in (settings.windows if k in WINDOWED_KINDS else settings.windows[:1])]
+    for kind, window in sites:
+        planned = []
+        for name, reading, every_step, every_place in _plan_readings(kind, window, corrupt, settings):
+            plan = contrast_plan if kind == "state" and reading == "restored" else plain_plan
+            plan = plan if every_step else plan.keep_t1()
+            places = all_places if every_place else few_places
+            problems = _build_problems(net, question, plan, corrupt[name], places)
+            if reading == "necessary":
+                problems = [problem.exchange_runs() for problem in problems]
+            planned.append(PlannedRuns(name, reading, plan, places, problems))
+        restored, severed, *_ = KINDS[kind]
+        patch = {"kind": restored, "severed": severed, "window": window, "precision": settings.precision}
+        problems = [problem for part in planned for problem in part.problems]
+        results = iter(engine.restore(net, problems, **patch) if problems else ())
+        for part in planned:
+            runs = [next(results) for _ in part.problems]
+            for key, array in _score_runs(part, runs, kind, window, len(all_places)).items():
                 if key not in arrays or len(array) > len(arrays[key]):
                     arrays[key] = array
+    canvases = [question.step_input(net, step)[0] for step in question.steps]
     return FactTrace(
-        about=_about(tokenizer, found),
-        steps=found.steps,
-        roles=[[*roles(found, found.entering(net, step)[0], mask, reader), *TOGETHER] for step in found.steps],
+        metadata=_describe_question(tokenizer, question),
+        steps=question.steps,
+        roles=[[*assign_roles(question, canvas, mask, first_prediction), *JOINT_ROLES] for canvas in canvases],
         kinds=kinds,
         windows=list(settings.windows),
         arrays={name: array.astype(np.float32) for name, array in arrays.items()},
     )
 
 
-def _readings(kind, window, corrupt, settings):
-    """What is run of one kind: (corruption, reading, whether at every step or t1 alone, whether at every place).
+def _plan_readings(kind, window, corrupt, settings):
+    """The readings of one kind: (corruption, reading, at every step or t1 alone, at every place or few).
 
-    What is not read elsewhere is put back at the last subject token, the whole subject and the whole answer alone.
+    The few places are the last subject token, all subject tokens and the answer positions.
     """
-    lead, main = window == settings.windows[0], leading(settings.corruptions)
+    leads, main = window == settings.windows[0], choose_corruption(settings.corruptions)
+    unsevered = kind in UNSEVERED_KINDS
     for name in corrupt:
-        if kind in settings.corruptions[name] and (lead or name == main):
-            yield name, "restored", name == main and kind == "state", lead and kind in WHOLE
-            if name == main and lead and kind in WHOLE and name != "gaussian":  # one draw can be exchanged
+        if kind in settings.corruptions[name] and (leads or name == main):
+            yield name, "restored", name == main and kind == "state", leads and unsevered
+            if name == main and leads and unsevered and name != "gaussian":  # only one draw can be exchanged
                 yield name, "necessary", False, kind == "state"
 
 
-def _ask(net, found, rival=None):
-    """What a network is asked about a fact, and of a `rival` answer of as many tokens."""
-    asked = Asked([], [], [], [])
+def _plan_scores(net, question, contrast=None):
+    """The `ScorePlan` of a question, with that of a `contrast` answer of as many tokens."""
+    plan = ScorePlan([], [], [], [])
     if network.is_diffusion(net):
-        for i, step in enumerate(found.steps):
-            canvas, places = found.entering(net, step)
-            asked.canvases.append(canvas)
-            asked.answers.append(found.asked(net, places) + (found.asked(net, places, rival) if rival else []))
-            asked.own.append((i, slice(len(places))))
-            asked.rival.append((i, slice(len(places), None)) if rival else None)
-        return asked
-    canvas, places = found.entering(net, found.t1)
-    for answer in (None, rival) if rival else (None,):
-        asked.canvases.append(canvas if answer is None else found.ids[: found.answer[0]] + answer[:-1])
-        asked.answers.append(found.asked(net, places, answer))
-    for i, step in enumerate(found.steps):
-        asked.own.append((0, slice(step - found.t1, None)))
-        asked.rival.append((1, slice(None)) if rival and i == 0 else None)
-    return asked
+        for i, step in enumerate(question.steps):
+            canvas, positions = question.step_input(net, step)
+            others = question.answer_pairs(net, positions, contrast) if contrast else []
+            plan.canvases.append(canvas)
+            plan.answers.append(question.answer_pairs(net, positions) + others)
+            plan.truth.append((i, slice(len(positions))))
+            plan.contrast.append((i, slice(len(positions), None)) if contrast else None)
+        return plan
+    canvas, positions = question.step_input(net, question.t1)
+    for answer in (None, contrast) if contrast else (None,):
+        plan.canvases.append(canvas if answer is None else question.ids[: question.answer[0]] + answer[:-1])
+        plan.answers.append(question.answer_pairs(net, positions, answer))
+    for i, step in enumerate(question.steps):
+        plan.truth.append((0, slice(step - question.t1, None)))
+        plan.contrast.append((1, slice(None)) if contrast and i == 0 else None)
+    return plan
 
 
-def _problems(net, found, asked, corrupt, some):
-    """An `engine.Problem` for each canvas; of its places, the whole subject and the whole answer last, `some` are put
-    back."""
+def _build_problems(net, question, plan, corrupt, places):
+    """An `engine.Problem` for each canvas, which restores those `places` whose indices are given.
+
+    All places are the single positions, then all subject tokens together, then the answer positions together.
+    """
     problems = []
-    for canvas, answer in zip(asked.canvases, asked.answers, strict=True):
+    for canvas, answer in zip(plan.canvases, plan.answers, strict=True):
         problem = engine.Problem(engine.embed(net, canvas), corrupt(canvas), answer)
-        read = tuple(sorted({place for place, _ in answer}))
-        places = [*((place,) for place in range(len(canvas))), tuple(range(*found.subject)), read]
-        problems.append(problem._replace(groups=[places[place] for place in some]))
+        answer_positions = tuple(sorted({position for position, _ in answer}))
+        single = [(position,) for position in range(len(canvas))]
+        groups = [*single, tuple(range(*question.subject)), answer_positions]
+        problems.append(problem._replace(groups=[groups[place] for place in places]))
     return problems
 
 
-def _scored(asked, runs, corruption, site, spread):
-    """The arrays of `runs` with something put at a `site`, (reading, kind, window).
+def _score_runs(planned, runs, kind, window, number_of_places):
+    """The arrays of a `FactTrace` from the `runs` of one corruption, reading, kind and window."""
+    arrays = {}
 
-    `spread` says how many places there are, and which of them ran.
-    """
-    arrays, (length, some) = {}, spread
+    def sum_logs(selection, name):
+        problem, answer_tokens = selection
+        return getattr(runs[problem], name)[..., answer_tokens].double().sum(-1)  # (draws, …); () in the clean run
 
-    def scores(which, part):
-        number, tokens = which
-        return getattr(runs[number], part)[..., tokens].double().sum(-1)  # (draws, …), of the clean run ()
-
-    def keep(score, clean, corrupted, restored):
-        whole = np.full((length, restored.shape[-1]), np.nan)
-        whole[some] = restored
-        arrays.setdefault(array_name(score, corruption, *site), []).append(whole)
-        if site[0] == "restored":  # the other way round, clean and corrupted are exchanged
-            arrays.setdefault(f"{score}.{corruption}.corrupted", []).append(corrupted)
+    def append(score, clean, corrupted, restored):
+        values = np.full((number_of_places, restored.shape[-1]), np.nan)
+        values[planned.places] = restored
+        arrays.setdefault(array_name(score, planned.corruption, planned.reading, kind, window), []).append(values)
+        if planned.reading == "restored":  # for "necessary", clean and corrupted are exchanged
+            arrays.setdefault(f"{score}.{planned.corruption}.corrupted", []).append(corrupted)
             arrays.setdefault(f"{score}.clean", []).append(clean)
 
-    for own, rival in zip(asked.own, asked.rival, strict=True):
-        logs = [scores(own, part) for part in engine.Runs._fields]
-        keep("log_probability", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
-        keep("probability", logs[0].exp().item(), *(log.exp().mean(0).numpy() for log in logs[1:]))
-        if rival:
-            logs = [log - scores(rival, part) for log, part in zip(logs, engine.Runs._fields, strict=True)]
-            keep("contrast", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
+    for truth, contrast in zip(planned.plan.truth, planned.plan.contrast, strict=True):
+        logs = [sum_logs(truth, name) for name in engine.Runs._fields]
+        append("log_probability", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
+        append("probability", logs[0].exp().item(), *(log.exp().mean(0).numpy() for log in logs[1:]))
+        if contrast:
+            logs = [log - sum_logs(contrast, name) for log, name in zip(logs, engine.Runs._fields, strict=True)]
+            append("contrast", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
     return {key: np.array(values) for key, values in arrays.items()}
 
 
-def _about(tokenizer, found):
-    row = found.row
+def _describe_question(tokenizer, question):
+    row = question.row
     return {
         "fact": row.fact,
         "template": row.template,
         "prompt": row.prompt,
         "reference": row.completion,
-        "tokens": [tokenizer.decode([token]) for token in found.ids],
-        "prompt_tokens": found.prompt,
-        "subject": list(found.subject),
-        "answer": list(found.answer),
-        "t1": found.t1,
-        "t2": found.t2,
+        "tokens": [tokenizer.decode([token]) for token in question.ids],
+        "prompt_tokens": question.prompt,
+        "subject": list(question.subject),
+        "answer": list(question.answer),
+        "t1": question.t1,
+        "t2": question.t2,
     }
 
 
-def roles(found, canvas, mask, reader):
+def assign_roles(question, canvas, mask, first_prediction):
     """The role of each position when the network sees `canvas`.
 
-    `mask` is None for an autoregressive network, which is given all of the answer but its last token. `reader` is where
-    the first token after the prompt is read: if that is the last prompt token, then this is its role, also where the
-    subject ends the prompt.
+    `mask` is None for an autoregressive network. `first_prediction` is where the first token after the prompt is
+    predicted: if that is the last prompt token, its role is "last prompt", even where the subject ends the prompt.
     """
-    return [_role(found, place, token, mask, reader) for place, token in enumerate(canvas)]
+    return [_assign_role(question, position, token, mask, first_prediction) for position, token in enumerate(canvas)]
 
 
-def _role(found, place, token, mask, reader):
-    first, end = found.subject
-    if place >= found.prompt:
-        part = "answer" if found.answer[0] <= place < found.answer[1] else "canvas"
+def _assign_role(question, position, token, mask, first_prediction):
+    first, end = question.subject
+    if position >= question.prompt:
+        part = "answer" if question.answer[0] <= position < question.answer[1] else "canvas"
         return f"masked {part}" if token == mask else f"revealed {part}"
-    if place == reader:
+    if position == first_prediction:
         return "last prompt"
-    if first <= place < end:
-        return "last subject" if place == end - 1 else "first subject" if place == first else "middle subject"
-    if place < first:
+    if first <= position < end:
+        return "last subject" if position == end - 1 else "first subject" if position == first else "middle subject"
+    if position < first:
         return "prior prompt"
-    if place == found.prompt - 1:
+    if position == question.prompt - 1:
         return "last prompt"
-    return "first subsequent" if place == end else "further prompt"
+    return "first subsequent" if position == end else "further prompt"
 
 
-def _ways(net, found, settings):
-    """For each corruption a function from ids to corrupted embeddings, or why there is none."""
-    ways = {}
+def _make_corruptions(net, question, settings):
+    """{corruption: function from ids to corrupted embeddings, or the reason why there is none}."""
+    corruptions = {}
     for name in settings.corruptions:
         if name == "gaussian":
-            digest = hashlib.sha256(f"{settings.seed}/{found.row.fact}".encode()).digest()
+            digest = hashlib.sha256(f"{settings.seed}/{question.row.fact}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-            noise = engine.draw_noise(net, found.subject, settings.draws, generator=generator, scale=settings.scale)
-            ways[name] = partial(_with_noise, net, found.subject, noise)
+            noise = engine.draw_noise(net, question.subject, settings.draws, generator=generator, scale=settings.scale)
+            corruptions[name] = partial(engine.add_noise, net, subject=question.subject, noise=noise)
             continue
         if name == "mask":
-            width = found.subject[1] - found.subject[0]
-            put, reason = [network.mask_id(net)] * width if network.is_diffusion(net) else None, NO_MASK
+            width = question.subject[1] - question.subject[0]
+            replacement, reason = [network.mask_id(net)] * width if network.is_diffusion(net) else None, NO_MASK
         else:
-            put, reason = found.partner and found.partner.subject, NO_PARTNER
-        ways[name] = partial(_with_tokens, net, found.subject, put) if put else reason
-    return ways
+            replacement, reason = question.partner and question.partner.subject, NO_PARTNER
+        replace = partial(engine.replace_subject, net, subject=question.subject, tokens=replacement)
+        corruptions[name] = replace if replacement else reason
+    return corruptions
 
 
-def _with_noise(net, subject, noise, ids):
-    return engine.add_noise(net, ids, subject, noise)
+def choose_partner(question, partners):
+    """The next fact's `Partner` in the same template whose subject has as many, but other tokens; None without any.
 
-
-def _with_tokens(net, subject, put, ids):
-    return engine.replace_subject(net, ids, subject, put)
-
-
-def swap_partner(found, partners):
-    """The `Partner` in the next fact's row of the same template whose subject has as many tokens, but others; or None.
-
-    One whose answer has as many tokens is preferred. `partners` has everybody by template and fact.
+    One whose answer has as many tokens is preferred. `partners` is {template: {fact: Partner}} of all facts.
     """
-    of_fact = partners[found.row.template]
+    of_fact = partners[question.row.template]
     facts = list(of_fact)
-    start, own = facts.index(found.row.fact), of_fact[found.row.fact]
-    others = [of_fact[other] for other in facts[start + 1 :] + facts[:start]]
-    equal = [one for one in others if len(one.subject) == len(own.subject) and one.subject != own.subject]
-    alike = [one for one in equal if len(one.answer) == found.answer[1] - found.answer[0]]
-    return next(iter(alike or equal), None)
+    start, subject = facts.index(question.row.fact), of_fact[question.row.fact].subject
+    others = [of_fact[fact] for fact in facts[start + 1 :] + facts[:start]]
+    candidates = [other for other in others if len(other.subject) == len(subject) and other.subject != subject]
+    preferred = [other for other in candidates if len(other.answer) == question.answer[1] - question.answer[0]]
+    return next(iter(preferred or candidates), None)
 
 
-def _partners(tokenizer, rows):
+def _collect_partners(tokenizer, rows):
     partners = {}
     for row in rows:
         example = tokens.encode(tokenizer, row)
-        both = (example.ids[slice(*part)] for part in (example.subject, example.answer))
-        partners.setdefault(row.template, {})[row.fact] = Partner(*both)
+        subject, answer = (example.ids[slice(*span)] for span in (example.subject, example.answer))
+        partners.setdefault(row.template, {})[row.fact] = Partner(subject, answer)
     return partners
 
 
-def _outcome(found, min_answer_tokens):
-    if found is None:
+def _decide_outcome(question, min_answer_tokens):
+    if question is None:
         return NOT_ANSWERED
-    return TOO_SHORT if found.answer[1] - found.answer[0] < min_answer_tokens else TRACED
+    return TOO_SHORT if question.answer[1] - question.answer[0] < min_answer_tokens else TRACED

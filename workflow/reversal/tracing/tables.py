@@ -1,18 +1,30 @@
-"""Traces over many facts: effects by token role, layer and stage, and how sure their maps are, with intervals."""
+"""Traces averaged over facts: effects by token role, layer and stage, and comparisons of their maps, with intervals."""
 
 import numpy as np
 import pandas as pd
 
 from ..common import contrasts, intervals
 from ..data.facts import ANY_SPLIT, FORWARD_REVERSE, KNOWN
-from .effects import at_first, indirect, necessary, total
-from .vocabulary import CORRUPTIONS, KINDS, ROLES, SCORES, SINGLE_ROLES, STAGES, TOGETHER, WHOLE, WINDOWED, leading
+from .files import collect_t1_effects
+from .vocabulary import (
+    CORRUPTIONS,
+    JOINT_ROLES,
+    KINDS,
+    ROLES,
+    SCORES,
+    SINGLE_ROLES,
+    STAGES,
+    UNSEVERED_KINDS,
+    WINDOWED_KINDS,
+    choose_corruption,
+)
 
 KEYS = ["model", "seed", "split", "direction", "kind", "window", "corruption", "score", "reading", "stage", "layer"]
 COLUMNS = [*KEYS, "role", "n", "mean", "ci_low", "ci_high"]
 MAP_KEYS = ["model", "seed", "split", "kind", "corruption", "statistic", "other"]
 MAP_COLUMNS = [*MAP_KEYS, "role", "layer", "n", "value", "ci_low", "ci_high", "ceiling", "place"]
-# The same question about people who were taught the other way round.
+SCORE_KINDS = ["clean", "corrupted", "total"]
+# {answer type: splits that ask the same question about people taught in the same and in the reverse direction}
 SAME_QUESTION = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
 
 
@@ -22,179 +34,208 @@ def count_outcomes(outcomes):
 
 
 def aggregate(traces_by_split, *, model, seed):
-    """The rows of the study's table of traces, of one model: means over the facts of each split, with 95% intervals.
+    """The rows of causal_trace.csv for one model: means over the facts of each split, with 95% intervals.
 
-    By `reading`, a site's `mean` is what restoring it returns ("indirect"), the share that is of the total effect
-    ("recovered"), the share that is lost where it alone is as if the subject were hidden ("necessary"), the share of
-    what its state returns that is left with modules severed ("kept"), by how much it returns more than the subject in
-    the same layer ("handed", of the whole answer's places), or more than asked the other way round about the same
-    people ("turned"); intervals of the last two hold at all sites at once. Reading "whole" has no site: its kinds are
-    the "clean" and the "corrupted" score and "total", their difference. Shares are ratios of means. n counts facts.
+    By `reading`, the `mean` of a site is
+    - "indirect": the indirect effect of restoring it;
+    - "recovered": the share of the total effect recovered by restoring it (sufficiency);
+    - "necessary": the share of the total effect lost by corrupting it alone in the clean run (necessity);
+    - "remaining": the share of its state's indirect effect that remains with modules severed;
+    - "handover": the indirect effect of the answer positions minus that of all subject tokens in the same layer;
+    - "direction_gap": its indirect effect minus that in the other direction, for the same people.
+    Intervals of the last two hold for all sites at once. Reading "scores" has no site: its kinds are the "clean" and
+    the "corrupted" score and "total", their difference. Shares are ratios of means. n counts facts.
     """
-    frames = [
-        frame.assign(split=split)
+    tables = [
+        table.assign(split=split)
         for split, traces in traces_by_split.items()
-        for frame in _frames(traces)
-        if len(frame)
+        for table in _tabulate_split(traces)
+        if len(table)
     ]
-    frames += [frame for pair in (*FORWARD_REVERSE.values(), tuple(KNOWN)) for frame in _turned(traces_by_split, pair)]
-    if not frames:
+    pairs = (*FORWARD_REVERSE.values(), tuple(KNOWN))
+    tables += [table for pair in pairs for table in _compare_directions(traces_by_split, pair)]
+    if not tables:
         return pd.DataFrame(columns=COLUMNS)
-    table = pd.concat(frames, ignore_index=True)
+    table = pd.concat(tables, ignore_index=True)
     table = table[table.n > 0].assign(model=model, seed=seed)
-    table["direction"] = table.split.map({split: about.direction for split, about in ANY_SPLIT.items()})
+    table["direction"] = table.split.map({name: split.direction for name, split in ANY_SPLIT.items()})
     return table.astype({"layer": "Int64", "window": "Int64", "n": int})[COLUMNS].reset_index(drop=True)
 
 
-def _frames(traces):
+def _tabulate_split(traces):
     for corruption in CORRUPTIONS:
         for score in SCORES:
-            own = [trace for trace in traces if f"{score}.{corruption}.corrupted" in trace.arrays]
-            for stage in STAGES if own else ():
-                yield from _stage(own, corruption, score, stage)
+            scored = [trace for trace in traces if f"{score}.{corruption}.corrupted" in trace.arrays]
+            for stage in STAGES if scored else ():
+                yield from _tabulate_stage(scored, corruption, score, stage)
 
 
-def _stage(traces, corruption, score, stage):
+def _tabulate_stage(traces, corruption, score, stage):
     """The tables of one stage, from the traces that have it."""
-    there = [(trace, trace.stages().index(stage)) for trace in traces if stage in trace.stages()]
-    about = {"corruption": corruption, "score": score, "stage": stage}
-    known = [(trace, i) for trace, i in there if i < len(trace.arrays[f"{score}.{corruption}.corrupted"])]
-    if not known:
+    steps = [(trace, trace.stages().index(stage)) for trace in traces if stage in trace.stages()]
+    steps = [(trace, i) for trace, i in steps if i < len(trace.arrays[f"{score}.{corruption}.corrupted"])]
+    if not steps:
         return
-    scores = np.array([[_score(trace, corruption, score, part, i) for part in SCORED] for trace, i in known])
-    yield _table(scores, intervals.mean(scores), {"kind": SCORED}, about | {"reading": "whole", "role": "all"})
-    for kind in dict.fromkeys(kind for trace, _ in known for kind in trace.kinds[corruption]):
-        for window in known[0][0].windows if kind in WINDOWED else known[0][0].windows[:1]:
-            yield from _sites(known, about | {"kind": kind, "window": window if kind in WINDOWED else 1})
+    labels = {"corruption": corruption, "score": score, "stage": stage}
+    scores = np.array(
+        [[_select_score(trace, corruption, score, kind)[i] for kind in SCORE_KINDS] for trace, i in steps]
+    )
+    yield _make_rows(
+        scores, intervals.mean(scores), {"kind": SCORE_KINDS}, labels | {"reading": "scores", "role": "all"}
+    )
+    windows = steps[0][0].windows
+    for kind in dict.fromkeys(kind for trace, _ in steps for kind in trace.kinds[corruption]):
+        for window in windows if kind in WINDOWED_KINDS else windows[:1]:
+            yield from _tabulate_sites(
+                steps, labels | {"kind": kind, "window": window if kind in WINDOWED_KINDS else 1}
+            )
 
 
-SCORED = ["clean", "corrupted", "total"]
+def _select_score(trace, corruption, score, kind):
+    """The clean or corrupted scores of a trace (S',), or its total effects."""
+    if kind == "total":
+        return trace.total_effect(corruption, score)
+    return trace.arrays[f"{score}.clean" if kind == "clean" else f"{score}.{corruption}.corrupted"]
 
 
-def _score(trace, corruption, score, part, i):
-    if part == "total":
-        return total(trace, corruption, score)[i]
-    return trace.arrays[f"{score}.clean" if part == "clean" else f"{score}.{corruption}.corrupted"][i]
-
-
-def _sites(known, about):
-    """The tables of one kind: what restoring returns, and shares."""
-    corruption, score, kind = (about[name] for name in ("corruption", "score", "kind"))
-    how = {"score": score, "window": about["window"] if kind in WINDOWED else None}
-    own = [(trace, i) for trace, i in known if i < len(_runs(trace, corruption, kind, how))]
-    if not own:
+def _tabulate_sites(steps, labels):
+    """The tables of one kind, from (trace, index of the step) pairs: indirect effects and shares."""
+    corruption, score, kind = (labels[name] for name in ("corruption", "score", "kind"))
+    options = {"score": score, "window": labels["window"] if kind in WINDOWED_KINDS else None}
+    scores = [trace.scores(corruption, kind, **options) for trace, _ in steps]
+    steps = [step for step, values in zip(steps, scores, strict=True) if values is not None and step[1] < len(values)]
+    if not steps:
         return
-    effects = np.array([indirect(trace, corruption, kind, **how)[i] for trace, i in own])
-    costs = np.array([total(trace, corruption, score)[i] for trace, i in own])[:, None, None]
+    effects = np.array(
+        [trace.average_by_role(trace.indirect_effects(corruption, kind, **options))[i] for trace, i in steps]
+    )
+    totals = np.array([trace.total_effect(corruption, score)[i] for trace, i in steps])[:, None, None]
     axes = {"role": ROLES, "layer": range(effects.shape[-1])}
-    yield _table(effects, intervals.mean(effects), axes, about | {"reading": "indirect"})
+    yield _make_rows(effects, intervals.mean(effects), axes, labels | {"reading": "indirect"})
     if score == "probability":
         return
-    yield _table(effects, contrasts.ratio(effects, costs), axes, about | {"reading": "recovered"})
-    if score == "log_probability" and about["stage"] == STAGES[0]:
-        yield from _beside(own, effects, corruption, kind, about)
-    if score == "log_probability" and all(
-        trace.runs(corruption, kind, reading="necessary") is not None for trace, _ in own
-    ):
-        lost = [necessary(trace, corruption, kind) for trace, _ in own]
-        if about["window"] in (1, own[0][0].windows[0]) and about["stage"] == STAGES[0]:
-            lost = np.array([one[0] for one in lost])
-            yield _table(lost, contrasts.ratio(lost, costs), axes, about | {"reading": "necessary"})
+    yield _make_rows(effects, contrasts.ratio(effects, totals), axes, labels | {"reading": "recovered"})
+    if score != "log_probability" or labels["stage"] != STAGES[0]:
+        return
+    traces = [trace for trace, _ in steps]
+    yield from _compare_sites(traces, effects, labels)
+    measured = all(trace.scores(corruption, kind, reading="necessary") is not None for trace in traces)
+    if measured and labels["window"] in (1, traces[0].windows[0]):
+        losses = np.array([trace.average_by_role(trace.losses(corruption, kind))[0] for trace in traces])
+        yield _make_rows(losses, contrasts.ratio(losses, totals), axes, labels | {"reading": "necessary"})
 
 
-def _beside(own, effects, corruption, kind, about):
-    """Tables of one site's effects (facts, roles, L) at t1 beside another's: of modules severed, of the subject."""
+def _compare_sites(traces, effects, labels):
+    """Tables that compare effects (facts, roles, L) at t1: severed with unsevered states, answer with subject."""
     layers = range(effects.shape[-1])
-    if KINDS[kind].severed:
+    kind = KINDS[labels["kind"]]
+    if kind.severed:
         last = ROLES.index("last subject")
-        states = at_first([trace for trace, _ in own], corruption, KINDS[kind].restored)[0]
+        states = collect_t1_effects(traces, labels["corruption"], kind.restored)[0]
         if len(states) == len(effects):
-            kept = contrasts.ratio(effects[:, last], states[:, last])
-            yield _table(
-                effects[:, last], kept, {"role": ["last subject"], "layer": layers}, about | {"reading": "kept"}
-            )
-    elif kind == "state":
-        subject, answer = (effects[:, ROLES.index(role)] for role in TOGETHER)
-        more = contrasts.band(answer - subject, rng=np.random.default_rng(0))
-        yield _table(answer - subject, more, {"role": TOGETHER[1:], "layer": layers}, about | {"reading": "handed"})
+            remaining = contrasts.ratio(effects[:, last], states[:, last])
+            axes = {"role": ["last subject"], "layer": layers}
+            yield _make_rows(effects[:, last], remaining, axes, labels | {"reading": "remaining"})
+    elif kind.restored == "state":
+        subject, answer = (effects[:, ROLES.index(role)] for role in JOINT_ROLES)
+        handover = contrasts.simultaneous_band(answer - subject, rng=np.random.default_rng(0))
+        axes = {"role": JOINT_ROLES[1:], "layer": layers}
+        yield _make_rows(answer - subject, handover, axes, labels | {"reading": "handover"})
 
 
-def _runs(trace, corruption, kind, how):
-    found = trace.runs(corruption, kind, **how)
-    return () if found is None else found
-
-
-def _turned(traces_by_split, pair):
-    """Tables of what each direction's effects exceed the other's by, for the people who were traced in both."""
+def _compare_directions(traces_by_split, pair):
+    """Tables of the effects in each direction minus those in the other, for the people traced in both."""
     if not set(pair) <= set(traces_by_split):
         return
-    corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
+    corruption = choose_corruption(
+        name for traces in traces_by_split.values() for trace in traces for name in trace.kinds
+    )
     for split, other in (pair, pair[::-1]):
-        for kind in WHOLE:
-            there = [at_first(traces_by_split[one], corruption, kind) for one in (split, other)]
-            effects = [dict(zip([trace.about["fact"] for trace in own], values, strict=True)) for values, own in there]
-            both = [fact for fact in effects[0] if fact in effects[1]]
-            if both:
-                gaps = np.array([(effects[0][fact] - effects[1][fact])[: len(SINGLE_ROLES)] for fact in both])
-                gaps[:, (~np.isnan(gaps)).sum(0) < max(2, len(both) / 2)] = np.nan  # sites that most people lack
-                about = {"kind": kind, "window": there[0][1][0].windows[0] if kind in WINDOWED else 1}
-                about |= {"corruption": corruption, "score": "log_probability", "stage": STAGES[0], "reading": "turned"}
-                found = contrasts.band(gaps.reshape(len(both), -1), rng=np.random.default_rng(0))
+        for kind in UNSEVERED_KINDS:
+            (effects, traces), (other_effects, other_traces) = (
+                collect_t1_effects(traces_by_split[name], corruption, kind) for name in (split, other)
+            )
+            here, there = _pair_facts(traces, other_traces)
+            if here:
+                gaps = (effects[here] - other_effects[there])[:, : len(SINGLE_ROLES)]
+                gaps[:, (~np.isnan(gaps)).sum(0) < max(2, len(here) / 2)] = np.nan  # sites that most people lack
+                labels = {"kind": kind, "window": traces[0].windows[0] if kind in WINDOWED_KINDS else 1}
+                labels |= {"corruption": corruption, "score": "log_probability", "stage": STAGES[0]}
+                labels |= {"reading": "direction_gap", "split": split}
+                band = contrasts.simultaneous_band(gaps.reshape(len(here), -1), rng=np.random.default_rng(0))
                 axes = {"role": SINGLE_ROLES, "layer": range(gaps.shape[-1])}
-                yield _table(gaps, found, axes, about | {"split": split})
+                yield _make_rows(gaps, band, axes, labels)
 
 
-def _table(values, found, axes, about):
-    """A row for each combination of the `axes`, with the number of facts that `values` (facts, ...) are of."""
+def _pair_facts(traces, others):
+    """The indices in two lists of traces of the facts that are in both."""
+    facts, other_facts = ([trace.metadata["fact"] for trace in group] for group in (traces, others))
+    common = [fact for fact in facts if fact in other_facts]
+    return [facts.index(fact) for fact in common], [other_facts.index(fact) for fact in common]
+
+
+def _make_rows(values, interval, axes, labels):
+    """A row for each combination of `axes` with an estimate; n counts the facts of `values` (facts, ...)."""
     index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
-    parts = {"n": (~np.isnan(values)).sum(0), "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
+    parts = {"n": (~np.isnan(values)).sum(0), "mean": interval.estimate}
+    parts |= {"ci_low": interval.low, "ci_high": interval.high}
     table = pd.DataFrame({name: np.ravel(part) for name, part in parts.items()}, index=index).reset_index()
-    return table[table["mean"].notna()].assign(**about)
+    return table[table["mean"].notna()].assign(**labels)
 
 
-def maps(traces_by_seed, *, model, rng):
-    """How sure and how alike maps of effects at t1 are: a table of one model's traces by seed and split.
+def tabulate_maps(traces_by_seed, *, model, rng):
+    """The rows of trace_maps.csv for one model: reliability and similarity of the maps of effects at t1.
 
-    By `statistic`: "split_half", what the map of as many other facts would correlate with this one at; "participation",
-    over how many single sites a fact's effects are spread; "peak", the layer of the largest effect at the last subject
-    token, and whether it is one ("here", "shared", "nowhere"); "plateau", each of the layers side by side in which
-    the whole subject's effect is not clearly less than its largest; "correlation" and "slope", without the maps' noise,
-    and "rank", Spearman's correlation as it is, with the map of an `other` corruption, seed or split: the same question
-    about people taught the other way round, or the other question to the same people. `ceiling` is the most that a
-    plain correlation could have shown.
+    `traces_by_seed` is {seed: {split: traces}}. By `statistic`:
+    - "split_half": the correlation expected with the map of as many other facts;
+    - "participation_ratio": over how many single sites the effects of a fact are spread;
+    - "peak": the layer of the largest effect at the last subject token, and in `place` whether it is a peak ("here",
+      "shared", "nowhere");
+    - "plateau": each of the contiguous layers where the effect of all subject tokens is not significantly below its
+      maximum;
+    - "correlation", "slope": with the map of an `other` corruption, seed or split, corrected for the maps' noise; the
+      other split asks the same question about people taught in the other direction, or the other question about the
+      same people;
+    - "rank": Spearman's correlation with that map, uncorrected. `ceiling` is the largest correlation that noise allows.
     """
     rows = []
     for seed, traces_by_split in traces_by_seed.items():
-        everything = [trace for traces in traces_by_split.values() for trace in traces]
-        corruption = leading(name for trace in everything for name in trace.kinds)
-        for split, traces in traces_by_split.items():
-            for kind in WHOLE:
-                effects, own = at_first(traces, corruption, kind)
-                if not len(own):
+        corruption = choose_corruption(
+            name for traces in traces_by_split.values() for trace in traces for name in trace.kinds
+        )
+        for split, split_traces in traces_by_split.items():
+            for kind in UNSEVERED_KINDS:
+                effects, traces = collect_t1_effects(split_traces, corruption, kind)
+                if not traces:
                     continue
-                about = {"model": model, "seed": seed, "split": split, "kind": kind, "corruption": corruption}
-                rows += [about | row for row in _sure(effects, own, corruption, kind, rng)]
-                for other, also in _others(traces_by_seed, seed, split, corruption, kind):
-                    rows += [about | row for row in _likeness(effects, own, also, other, rng)]
+                labels = {"model": model, "seed": seed, "split": split, "kind": kind, "corruption": corruption}
+                rows += [labels | row for row in _describe_map(effects, traces, corruption, kind, rng)]
+                for other, other_map in _collect_other_maps(traces_by_seed, seed, split, corruption, kind):
+                    rows += [
+                        labels | {"other": other} | row for row in _correlate_maps((effects, traces), other_map, rng)
+                    ]
     return pd.DataFrame(rows, columns=MAP_COLUMNS).astype({"layer": "Int64", "n": "Int64"})
 
 
-def _sure(effects, own, corruption, kind, rng):
-    cells = _cells(effects)
-    itself = contrasts.alike(cells, cells, rng=rng, paired=True)
-    yield {"statistic": "split_half", "value": itself.ceiling, "n": len(own)}
-    spread = intervals.mean([_participation(trace, corruption, kind) for trace in own])
-    yield {"statistic": "participation", "value": spread.estimate, "n": len(own)} | _ends(spread)
-    peak = contrasts.peak(effects[:, ROLES.index("last subject")], rng=rng)
-    found = {"statistic": "peak", "role": "last subject", "layer": peak.cell, "value": peak.estimate, "n": len(own)}
-    yield found | {"ci_low": peak.low, "ci_high": peak.high, "place": peak.place}
-    whole = contrasts.peak(effects[:, ROLES.index("whole subject")], rng=rng)
-    for layer in _plateau(whole):
-        yield {"statistic": "plateau", "role": "whole subject", "layer": layer, "n": len(own)}
+def _describe_map(effects, traces, corruption, kind, rng):
+    """Rows about one map alone, from effects (facts, roles, L)."""
+    n, sites = len(traces), _flatten_sites(effects)
+    yield {
+        "statistic": "split_half",
+        "value": contrasts.compare_maps(sites, sites, rng=rng, paired=True).ceiling,
+        "n": n,
+    }
+    spread = intervals.mean([_participation_ratio(trace, corruption, kind) for trace in traces])
+    yield {"statistic": "participation_ratio", "value": spread.estimate, "n": n} | _interval_ends(spread)
+    peak = contrasts.find_peak(effects[:, ROLES.index("last subject")], rng=rng)
+    row = {"statistic": "peak", "role": "last subject", "layer": peak.cell, "value": peak.estimate, "n": n}
+    yield row | _interval_ends(peak) | {"place": peak.place}
+    for layer in _find_plateau(contrasts.find_peak(effects[:, ROLES.index("all subject tokens")], rng=rng)):
+        yield {"statistic": "plateau", "role": "all subject tokens", "layer": layer, "n": n}
 
 
-def _plateau(peak):
-    """The layers around a peak that are not clearly below it, one next to the other."""
+def _find_plateau(peak):
+    """The contiguous layers around a peak that are not significantly below it."""
     if peak.place == "nowhere":
         return []
     high, first, last = {peak.cell, *peak.rivals}, peak.cell, peak.cell
@@ -205,45 +246,48 @@ def _plateau(peak):
     return range(first, last + 1)
 
 
-def _others(traces_by_seed, seed, split, corruption, kind):
-    """What a map can be compared with: (name, (effects, traces))."""
-    here = traces_by_seed[seed]
+def _collect_other_maps(traces_by_seed, seed, split, corruption, kind):
+    """(name, (effects, traces)) of the maps that one map is compared with."""
+    traces_by_split = traces_by_seed[seed]
     for other in CORRUPTIONS:
         if other != corruption:
-            yield other, at_first(here[split], other, kind)
-    for other, traces_by_split in traces_by_seed.items():
+            yield other, collect_t1_effects(traces_by_split[split], other, kind)
+    for other, other_traces in traces_by_seed.items():
         if other > seed:
-            yield f"seed_{other}", at_first(traces_by_split.get(split, ()), corruption, kind)
-    for pair in (*SAME_QUESTION.values(), *FORWARD_REVERSE.values()):
-        if split == pair[0]:
-            yield pair[1], at_first(here.get(pair[1], ()), corruption, kind)
+            yield f"seed_{other}", collect_t1_effects(other_traces.get(split, ()), corruption, kind)
+    for first, other in (*SAME_QUESTION.values(), *FORWARD_REVERSE.values()):
+        if split == first:
+            yield other, collect_t1_effects(traces_by_split.get(other, ()), corruption, kind)
 
 
-def _likeness(effects, own, also, other, rng):
-    others, traces = also
-    names, facts = ([trace.about["fact"] for trace in some] for some in (own, traces))
-    if both := [fact for fact in names if fact in facts]:
-        effects, others = effects[[names.index(f) for f in both]], others[[facts.index(f) for f in both]]
-    if len(others):
-        found = contrasts.alike(_cells(effects), _cells(others), rng=rng, paired=bool(both))
-        about = {"other": other, "n": len(effects)}
-        for statistic, ceiling in (("correlation", found.ceiling), ("slope", None)):
-            value = getattr(found, statistic)
-            yield about | {"statistic": statistic, "value": value.estimate, "ceiling": ceiling} | _ends(value)
-        yield about | {"statistic": "rank", "value": found.rank, "ceiling": found.rank_ceiling}
+def _correlate_maps(this_map, other_map, rng):
+    """Rows about two maps, (effects, traces) each; over the facts that both have, if there are any."""
+    (effects, traces), (other_effects, other_traces) = this_map, other_map
+    here, there = _pair_facts(traces, other_traces)
+    if here:
+        effects, other_effects = effects[here], other_effects[there]
+    if not len(other_effects):
+        return
+    maps = _flatten_sites(effects), _flatten_sites(other_effects)
+    similarity, n = contrasts.compare_maps(*maps, rng=rng, paired=bool(here)), len(effects)
+    for statistic, ceiling in (("correlation", similarity.ceiling), ("slope", None)):
+        value = getattr(similarity, statistic)
+        row = {"statistic": statistic, "n": n, "value": value.estimate, "ceiling": ceiling}
+        yield row | _interval_ends(value)
+    yield {"statistic": "rank", "n": n, "value": similarity.rank, "ceiling": similarity.rank_ceiling}
 
 
-def _cells(effects):
-    """Effects (facts, roles, L) as maps (facts, cells) of single sites: tokens restored together are none."""
+def _flatten_sites(effects):
+    """Effects (facts, roles, L) of single tokens as maps (facts, sites), without tokens restored together."""
     return effects[:, : len(SINGLE_ROLES)].reshape(len(effects), -1)
 
 
-def _participation(trace, corruption, kind):
-    """Over how many sites the positive effects of one fact are spread: (Σ e)² / Σ e²; 1 where one has all."""
+def _participation_ratio(trace, corruption, kind):
+    """(Σ e)² / Σ e² of one fact's positive effects e at t1: the number of sites that they are spread over."""
     single = [role in SINGLE_ROLES for role in trace.roles[0]]
-    effects = np.maximum(trace.effects(corruption, kind)[0][single], 0)
+    effects = np.maximum(trace.indirect_effects(corruption, kind)[0][single], 0)
     return effects.sum() ** 2 / (effects**2).sum() if effects.any() else np.nan
 
 
-def _ends(interval):
+def _interval_ends(interval):
     return {"ci_low": interval.low, "ci_high": interval.high}

@@ -1,11 +1,11 @@
-"""When the subject is needed, which only a model that writes its answer in several steps can be asked.
+"""At which steps the subject is needed: only a model that writes its answer in several steps can tell.
 
-Three readings of the questions that are traced. What the answer tokens still to come *rest* on: the subject, what is
-already revealed of the answer, or both, hidden in turn. What is *recalled* of the finished answer where the subject, or
-one module's output at its tokens, is hidden from a step on, or up to it. And what a state that is put back at t1 alone
-leaves on the canvas, *carried* to later steps.
+Three measurements on the traced questions. The total effect on the answer tokens still to come of corrupting the
+subject, the answer tokens already revealed, or both. Recall of the finished answer with the subject, or one module's
+output at its tokens, corrupted from some step on or until some step. And what remains at later steps of a state that is
+restored at t1 alone, through the tokens that it wrote on the canvas.
 
-A subject is hidden by another person's of as many tokens, as in `swap`.
+The subject is corrupted as in `swap`, by another person's subject of as many tokens.
 """
 
 from collections.abc import Callable
@@ -20,268 +20,294 @@ from ..common.errors import UserError
 from ..models import hooks, network
 from ..recall import autoregressive, evaluation, logits, masked
 from . import engine
-from .effects import at_first
-from .study import evenly
-from .vocabulary import ROLES, WHOLE, WINDOWED, leading
+from .files import collect_t1_effects
+from .study import space_evenly
+from .vocabulary import ROLES, UNSEVERED_KINDS, WINDOWED_KINDS, choose_corruption
 
-COLUMNS = ["fact", "reading", "hidden", "kind", "layer", "stage", "step", "revealed", "remaining", "value"]
+COLUMNS = ["fact", "reading", "corrupted", "kind", "layer", "stage", "step", "revealed", "remaining", "value"]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What is asked about time: the names and meanings of `tracing.time` in the configuration."""
+    """The settings of `tracing.time` in the configuration, under the same names."""
 
-    starts: int = 9  # steps from which, and up to which, the subject is hidden: evenly spread, both ends included
+    starts: int = 9  # steps from which, and until which, the subject is corrupted: evenly spaced, both ends included
     module_starts: int = 3  # the same for single modules
-    module_facts: int | None = None  # of which the modules are hidden; None: all that are traced
+    module_facts: int | None = None  # facts whose modules are corrupted; None: all traced ones
 
     def __post_init__(self):
         for name in ("starts", "module_starts"):
             if getattr(self, name) < 2:
-                raise UserError(f"{name} is {getattr(self, name)}; it is a whole number from 2 up")
+                raise UserError(f"{name} is {getattr(self, name)}; allowed: a whole number from 2 up")
 
 
 class StepView(NamedTuple):
-    """What the network sees at one step: the subject or another's; and a site, (kind, layer), that sees the other."""
+    """What the network sees at one step: the subject or its replacement; and a site that sees the opposite."""
 
-    hidden: bool
-    site: tuple | None = None
+    corrupted: bool
+    site: tuple | None = None  # (kind, layer)
 
 
 class SubjectCorruption(NamedTuple):
-    """A subject's place, the tokens that hide it, and how it is seen at each step."""
+    """The positions of a subject, the tokens that replace it, and what the network sees at each step."""
 
-    places: range
+    positions: range
     tokens: list
-    at: Callable  # of a step, to a `StepView`
+    view: Callable  # from a step to a `StepView`
 
 
-def looking(net, hidings):
-    """A `look` for `masked.denoise_each`: canvases as the `hidings`, one a prompt, let the network see them."""
+def make_predictor(net, corruptions):
+    """The `look` of `masked.denoise_each` with the subjects of its prompts corrupted, by one of `corruptions` each."""
 
-    def look(canvas, prompts, steps):
-        glances = [hidings[prompt].at(step) for prompt, step in zip(prompts, steps, strict=True)]
-        hidden = canvas.clone()
-        for row, prompt in zip(hidden, prompts, strict=True):
-            row[list(hidings[prompt].places)] = torch.tensor(hidings[prompt].tokens, device=row.device)
-        swapped = torch.tensor([glance.hidden for glance in glances], device=canvas.device)[:, None]
-        seen, other = torch.where(swapped, hidden, canvas), torch.where(swapped, canvas, hidden)
-        mixed = [i for i, glance in enumerate(glances) if glance.site]
-        whole = [i for i, glance in enumerate(glances) if not glance.site]
-        # Many ways to hide a subject agree for most of the steps: what is the same is run once.
-        plain, same = torch.cat([seen[whole], other[mixed]]).unique(dim=0, return_inverse=True)
-        sites = {}  # {(kind, layer): [(row, place, row that sees the other)]}
-        for row, (i, beside) in enumerate(zip(mixed, same[len(whole) :].tolist(), strict=True), len(plain)):
-            spots = [(row, place, beside) for place in hidings[prompts[i]].places]
-            sites.setdefault(glances[i].site, []).extend(spots)
-        put_in = [(engine.site(net, *site), _copying(spots, canvas.device)) for site, spots in sites.items()]
-        with hooks.attached(put_in):
-            states = network.predictions(net, torch.cat([plain, seen[mixed]]))
+    def predict(canvas, prompts, steps):
+        views = [corruptions[prompt].view(step) for prompt, step in zip(prompts, steps, strict=True)]
+        replaced = canvas.clone()
+        for row, prompt in zip(replaced, prompts, strict=True):
+            row[list(corruptions[prompt].positions)] = torch.tensor(corruptions[prompt].tokens, device=row.device)
+        is_corrupted = torch.tensor([view.corrupted for view in views], device=canvas.device)[:, None]
+        seen, opposite = torch.where(is_corrupted, replaced, canvas), torch.where(is_corrupted, canvas, replaced)
+        patched = [i for i, view in enumerate(views) if view.site]
+        unpatched = [i for i, view in enumerate(views) if not view.site]
+        # Many corruptions agree at most of the steps, so equal canvases are run once.
+        plain, plain_row = torch.cat([seen[unpatched], opposite[patched]]).unique(dim=0, return_inverse=True)
+        sites = {}  # {(kind, layer): [(row, position, row that sees the opposite)]}
+        for row, (i, source) in enumerate(zip(patched, plain_row[len(unpatched) :].tolist(), strict=True), len(plain)):
+            copies = [(row, position, source) for position in corruptions[prompts[i]].positions]
+            sites.setdefault(views[i].site, []).extend(copies)
+        patches = [
+            (engine.find_module(net, *site), _copy_rows(copies, canvas.device)) for site, copies in sites.items()
+        ]
+        with hooks.attach(patches):
+            states = network.prediction_states(net, torch.cat([plain, seen[patched]]))
         rows = torch.empty(len(canvas), dtype=torch.long, device=canvas.device)
-        rows[whole] = same[: len(whole)]
-        rows[mixed] = torch.arange(len(plain), len(states), device=rows.device)
+        rows[unpatched] = plain_row[: len(unpatched)]
+        rows[patched] = torch.arange(len(plain), len(states), device=rows.device)
         return states[rows]
 
-    return look
+    return predict
 
 
-def _copying(spots, device):
-    """A hook that gives some rows of what a module puts out the values of other rows, at some places."""
-    row, place, source = torch.tensor(spots, device=device).T
+def _copy_rows(copies, device):
+    """A hook that copies a module's output between rows of a batch: `copies` are (to row, position, from row)."""
+    row, position, source = torch.tensor(copies, device=device).T
 
-    def hook(module, given, output):
+    def hook(module, args, output):
         states = output[0] if isinstance(output, tuple) else output
-        changed = states.index_put((row, place), states[source, place])
-        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+        patched = states.index_put((row, position), states[source, position])
+        return (patched, *output[1:]) if isinstance(output, tuple) else patched
 
     return hook
 
 
-def since(start, site=None):
-    """Hidden from step `start` on: the subject, or a site at its tokens."""
-    return lambda step: _glance(step >= start, site)
+def corrupt_from(start, site=None):
+    """Corrupt the subject, or a site at its tokens, from step `start` on."""
+    return lambda step: _view_step(step >= start, site)
 
 
-def until(end, site=None):
-    """Hidden up to step `end`."""
-    return lambda step: _glance(step < end, site)
+def corrupt_until(end, site=None):
+    """Corrupt the subject, or a site at its tokens, before step `end`."""
+    return lambda step: _view_step(step < end, site)
 
 
-def back_at(moment, site):
-    """The subject always hidden, and a site as if it were not, at the step `moment` alone."""
-    return lambda step: StepView(True, site if step == moment else None)
+def restore_at(restored_step, site):
+    """Corrupt the subject at all steps, and restore a site at `restored_step` alone."""
+    return lambda step: StepView(True, site if step == restored_step else None)
 
 
-def _glance(hiding, site):
-    return StepView(hiding and site is None, site if hiding else None)
+def _view_step(corrupted, site):
+    return StepView(corrupted and site is None, site if corrupted else None)
 
 
-WAYS = {"from": since, "until": until}
+SCHEDULES = {"from": corrupt_from, "until": corrupt_until}
 
 
-def when_needed(net, tokenizer, found, traces, sampling, steps, timing):
-    """All readings of the questions `found` (a list of `study.Answered`): a table with `COLUMNS`, a row a number.
+def measure_timing(net, tokenizer, questions, traces, sampling, steps, timing):
+    """All measurements of `questions` (`study.AnsweredQuestion`s): a table with `COLUMNS`, a row per value.
 
-    What is put back at t1 alone is what returned most there in their `traces`. `sampling` and `steps` are those of the
-    completions; an autoregressive network has no steps: its tokens are.
+    At t1 the sites with the largest indirect effects in `traces` are restored. `sampling` and `steps` are those of the
+    completions; for an autoregressive network each token is a step.
     """
-    found = [one for one in found if one.partner is not None]
-    parts = [rests(net, found)]
-    if found and network.is_diffusion(net):
-        parts += [recalled(net, tokenizer, found, sampling, steps, timing)]
-        parts += [carried(net, tokenizer, found, peaks(traces), sampling, steps)]
-    elif found:
-        parts += [completed(net, tokenizer, found, sampling.canvas, timing)]
+    questions = [question for question in questions if question.partner is not None]
+    parts = [measure_total_effects(net, questions)]
+    if questions and network.is_diffusion(net):
+        parts += [measure_recall(net, tokenizer, questions, sampling, steps, timing)]
+        parts += [measure_restored(net, tokenizer, questions, choose_sites(traces), sampling, steps)]
+    elif questions:
+        parts += [measure_autoregressive_recall(net, tokenizer, questions, sampling.canvas, timing)]
     return pd.concat([part for part in parts if len(part)] or parts[:1]).reindex(columns=COLUMNS)
 
 
-def rests(net, found):
-    """Log-probabilities of the answer tokens still to come with nothing hidden, the subject, what is revealed, or both.
+def measure_total_effects(net, questions):
+    """Log-probabilities of the answer tokens still to come, with the subject, the revealed tokens or both corrupted.
 
-    At each step that reveals a token of the answer. `kind` is what stands in a revealed token's place: a "mask", where
-    the network has one, or the token of the partner's answer ("swap"), where that has as many.
+    At each step that reveals an answer token. `corrupted` is "neither", "subject", "revealed" or "both"; `kind` is what
+    replaces a revealed token: "mask", where the network has one, or the token of the partner's answer ("swap"), where
+    that has as many tokens.
     """
-    rows, asked = [], []
-    for one in found:
-        for step in one.moments:
-            canvas, places = one.entering(net, step)
-            there, pairs = [place for place in range(*one.answer) if place not in places], one.asked(net, places)
-            fillings = {"mask": [network.mask_id(net)] * len(there)} if network.is_diffusion(net) else {}
-            if one.rival:
-                fillings["swap"] = [one.rival[place - one.answer[0]] for place in there]
-            swapped = put(canvas, range(*one.subject), one.partner.subject)
-            about = {"fact": one.row.fact, "reading": "rests", "step": step, "stage": one.stage(step)}
-            about |= {"revealed": len(there), "remaining": len(pairs)}
+    rows, requests = [], []
+    for question in questions:
+        for step in question.answer_steps:
+            canvas, remaining = question.step_input(net, step)
+            revealed = [position for position in range(*question.answer) if position not in remaining]
+            pairs = question.answer_pairs(net, remaining)
+            replacements = {"mask": [network.mask_id(net)] * len(revealed)} if network.is_diffusion(net) else {}
+            if question.contrast_answer:
+                other = question.contrast_answer
+                replacements["swap"] = [other[position - question.answer[0]] for position in revealed]
+            swapped = _swap_subject(question, canvas)
+            labels = {"fact": question.row.fact, "reading": "total_effect"}
+            labels |= {"step": step, "stage": question.stage(step)}
+            labels |= {"revealed": len(revealed), "remaining": len(pairs)}
             runs = [("neither", None, canvas), ("subject", None, swapped)]
-            for kind, tokens in fillings.items() if there else ():
-                runs += [("revealed", kind, put(canvas, there, tokens)), ("both", kind, put(swapped, there, tokens))]
-            for hidden, kind, ids in runs:
-                rows.append(about | {"hidden": hidden, "kind": kind})
-                asked.append((ids, pairs))
-    return pd.DataFrame(rows, columns=COLUMNS).assign(value=log_probabilities(net, asked))
+            for kind, tokens in replacements.items() if revealed else ():
+                runs += [("revealed", kind, replace_tokens(canvas, revealed, tokens))]
+                runs += [("both", kind, replace_tokens(swapped, revealed, tokens))]
+            for corrupted, kind, ids in runs:
+                rows.append(labels | {"corrupted": corrupted, "kind": kind})
+                requests.append((ids, pairs))
+    return pd.DataFrame(rows, columns=COLUMNS).assign(value=score_answers(net, requests))
 
 
-def put(ids, places, tokens):
-    """`ids` with `tokens` in some `places`."""
-    changed = list(ids)
-    for place, token in zip(places, tokens, strict=True):
-        changed[place] = token
-    return changed
+def replace_tokens(ids, positions, tokens):
+    """`ids` with `tokens` at some `positions`."""
+    replaced = list(ids)
+    for position, token in zip(positions, tokens, strict=True):
+        replaced[position] = token
+    return replaced
+
+
+def _swap_subject(question, ids):
+    """`ids` with the subject of the question's partner."""
+    return replace_tokens(ids, range(*question.subject), question.partner.subject)
 
 
 @torch.no_grad()
-def log_probabilities(net, asked):
-    """The joint log-probability of the tokens in each of `asked`: ids and the (position, token) pairs read there."""
+def score_answers(net, requests):
+    """The joint log-probability of the answer in each request: ids, and the (position, token) pairs to score."""
     device = net.get_input_embeddings().weight.device
 
     def score(indices):
-        ids, _ = batches.pad([asked[i][0] for i in indices], 0)  # of one length, or seen by no earlier position
+        # Padding is harmless: either all ids have one length, or no earlier position sees it.
+        ids, _ = batches.pad([requests[i][0] for i in indices], 0)
         states = network.hidden(net, ids.to(device))
-        read = [(row, *pair) for row, i in enumerate(indices) for pair in asked[i][1]]
-        row, place, token = torch.tensor(read, device=device).T
-        logs = logits.token_logs(net, states[row, place], token)
+        scored = [(row, *pair) for row, i in enumerate(indices) for pair in requests[i][1]]
+        row, position, token = torch.tensor(scored, device=device).T
+        logs = logits.token_logs(net, states[row, position], token)
         return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, row.cpu(), logs.double().cpu()).tolist()
 
-    return batches.run(score, [len(ids) for ids, _ in asked], device)
+    return batches.run(score, [len(ids) for ids, _ in requests], device)
 
 
 def _generate(net, cases, sampling, steps):
-    """The canvases of `cases`, (question, how it is seen at each step): a `sampling.Denoised`."""
-    hidings = [SubjectCorruption(range(*one.subject), one.partner.subject, at) for one, at in cases]
-    prompts = [one.ids[: one.prompt] for one, _ in cases]
-    return masked.denoise_each(net, prompts, sampling, [steps], look=looking(net, hidings))[steps]
+    """The `sampling.Denoised` of `cases`, (question, function from a step to a `StepView`) pairs."""
+    corruptions = [
+        SubjectCorruption(range(*question.subject), question.partner.subject, view) for question, view in cases
+    ]
+    prompts = [question.ids[: question.prompt] for question, _ in cases]
+    return masked.denoise_each(net, prompts, sampling, [steps], look=make_predictor(net, corruptions))[steps]
 
 
-def _right(tokenizer, one, ids):
-    return float(evaluation.correct(one.row.completion, evaluation.decode(tokenizer, ids[one.prompt :])))
+def _score_recall(tokenizer, question, ids):
+    """1.0 if `ids`, a prompt and its completion, hold the right answer, else 0.0."""
+    generation = evaluation.decode(tokenizer, ids[question.prompt :])
+    return float(evaluation.correct(question.row.completion, generation))
 
 
-def recalled(net, tokenizer, found, sampling, steps, timing):
-    """Whether the finished answer is right, 1 or 0, with the subject or a module's output there hidden for some steps.
+def measure_recall(net, tokenizer, questions, sampling, steps, timing):
+    """Whether the finished answer is right, 1 or 0, with the subject or a module's output there corrupted.
 
-    `step` is the first at which it is hidden ("from") or is not ("until").
+    `step` is the first at which it is corrupted (`corrupted` is "from") or no longer corrupted ("until").
     """
     depth = net.config.num_hidden_layers
-    modules = [(kind, layer) for kind in WINDOWED for layer in range(depth)]
-    cases = [(one, way, None, step) for one in found for way in WAYS for step in evenly(0, steps, timing.starts)]
-    cases += [
-        (one, way, site, step)
-        for one in found[: timing.module_facts]
-        for site in modules
-        for way in WAYS
-        for step in evenly(0, steps, timing.module_starts)
-        if step != {"from": steps, "until": 0}[way]  # where nothing is hidden: as answered
+    modules = [(kind, layer) for kind in WINDOWED_KINDS for layer in range(depth)]
+    cases = [
+        (question, schedule, None, step)
+        for question in questions
+        for schedule in SCHEDULES
+        for step in space_evenly(0, steps, timing.starts)
     ]
-    done = _generate(net, [(one, WAYS[way](step, site)) for one, way, site, step in cases], sampling, steps)
+    cases += [
+        (question, schedule, site, step)
+        for question in questions[: timing.module_facts]
+        for site in modules
+        for schedule in SCHEDULES
+        for step in space_evenly(0, steps, timing.module_starts)
+        if step != {"from": steps, "until": 0}[schedule]  # where nothing is corrupted
+    ]
+    views = [(question, SCHEDULES[schedule](step, site)) for question, schedule, site, step in cases]
+    done = _generate(net, views, sampling, steps)
     rows = []
-    for (one, way, site, step), ids in zip(cases, done.canvas.tolist(), strict=True):
+    for (question, schedule, site, step), ids in zip(cases, done.canvas.tolist(), strict=True):
         kind, layer = site or ("subject", None)
-        about = {"fact": one.row.fact, "reading": "recalled", "hidden": way, "kind": kind, "layer": layer, "step": step}
-        rows.append(about | {"value": _right(tokenizer, one, ids)})
+        labels = {"fact": question.row.fact, "reading": "recall", "corrupted": schedule}
+        labels |= {"kind": kind, "layer": layer, "step": step}
+        rows.append(labels | {"value": _score_recall(tokenizer, question, ids)})
     return pd.DataFrame(rows)
 
 
-def completed(net, tokenizer, found, canvas, timing):
-    """The same of an autoregressive network, whose tokens are its steps; its modules are not hidden."""
-    end = tokenizer.eos_token_id
+def measure_autoregressive_recall(net, tokenizer, questions, canvas, timing):
+    """`measure_recall` of an autoregressive network, whose tokens are its steps; its modules are not corrupted."""
 
-    def go_on(prompts):
-        free = max(canvas - len(prompt) for prompt in prompts)
-        return autoregressive.complete(net, prompts, new_tokens=free, eos=end).tokens
+    def complete(prompts):
+        new_tokens = max(canvas - len(prompt) for prompt in prompts)
+        return autoregressive.complete(net, prompts, new_tokens=new_tokens, eos=tokenizer.eos_token_id).tokens
 
-    swapped = [put(one.ids[: one.prompt], range(*one.subject), one.partner.subject) for one in found]
-    hidden = go_on(swapped)
-    longest = max(one.answer[1] - one.prompt for one in found)
+    swapped = [_swap_subject(question, question.ids[: question.prompt]) for question in questions]
+    longest = max(question.answer[1] - question.prompt for question in questions)
     cases, prompts = [], []
-    for one, other, said in zip(found, swapped, hidden, strict=True):
-        own = one.ids[: one.prompt]
-        for step in evenly(0, longest, timing.starts):
-            cases += [(one, "from", step), (one, "until", step)]
-            prompts += [other + one.ids[one.prompt :][:step], own + said[:step]]
+    for question, other, corrupted in zip(questions, swapped, complete(swapped), strict=True):
+        prompt, completion = question.ids[: question.prompt], question.ids[question.prompt :]
+        for step in space_evenly(0, longest, timing.starts):
+            cases += [(question, "from", step), (question, "until", step)]
+            prompts += [other + completion[:step], prompt + corrupted[:step]]
     rows = []
-    for (one, way, step), prompt, more in zip(cases, prompts, go_on(prompts), strict=True):
-        about = {"fact": one.row.fact, "reading": "recalled", "hidden": way, "kind": "subject", "step": step}
-        rows.append(about | {"value": _right(tokenizer, one, prompt + more)})
+    for (question, schedule, step), prompt, completion in zip(cases, prompts, complete(prompts), strict=True):
+        labels = {"fact": question.row.fact, "reading": "recall", "corrupted": schedule}
+        labels |= {"kind": "subject", "step": step}
+        rows.append(labels | {"value": _score_recall(tokenizer, question, prompt + completion)})
     return pd.DataFrame(rows)
 
 
-def carried(net, tokenizer, found, sites, sampling, steps):
-    """What a state of the subject that is put back at t1 alone does later, through the tokens that it wrote.
+def measure_restored(net, tokenizer, questions, sites, sampling, steps):
+    """What restoring one of `sites` at t1 alone leaves at later steps, through the tokens that it wrote.
 
-    At later steps, with the subject hidden: the log-probability of the tokens that the clean run has still to reveal
-    there, on the canvas of the clean run ("neither"), of the one with the subject hidden throughout ("subject"), and of
-    the one with the state put back ("restored"). And whether the finished answer is right, at stage "end".
+    At later steps, with the subject corrupted: the log-probability of the tokens that the clean run has yet to reveal,
+    on the canvas of the clean run (`corrupted` is "neither"), of the run with the subject corrupted throughout
+    ("subject"), and of the run with the site restored ("restored"). At stage "end": whether the finished answer is
+    right.
     """
-    cases = [(one, None) for one in found]
-    cases += [(one, site) for one in found for site in sites]
-    done = _generate(net, [(one, back_at(one.t1, site) if site else since(0)) for one, site in cases], sampling, steps)
-    mask, rows, asked = network.mask_id(net), [], []
+    cases = [(question, None) for question in questions]
+    cases += [(question, site) for question in questions for site in sites]
+    views = [(question, restore_at(question.t1, site) if site else corrupt_from(0)) for question, site in cases]
+    done = _generate(net, views, sampling, steps)
+    mask, rows, requests = network.mask_id(net), [], []
     finished = {}
-    for number, ((one, site), ids) in enumerate(zip(cases, done.canvas.tolist(), strict=True)):
+    for number, ((question, site), ids) in enumerate(zip(cases, done.canvas.tolist(), strict=True)):
         kind, layer = site or ("subject", None)
-        about = {"fact": one.row.fact, "reading": "carried", "hidden": "restored" if site else "subject"}
-        about |= {"kind": kind, "layer": layer}
-        rows.append(about | {"stage": "end"})
-        finished[len(rows) - 1] = _right(tokenizer, one, ids)
-        for step in one.steps[1:]:
-            clean, wanted = one.entering(net, step)
-            pairs = one.asked(net, wanted)
-            runs = {about["hidden"]: done.entering(step)[number].tolist()}
+        labels = {"fact": question.row.fact, "reading": "restored", "corrupted": "restored" if site else "subject"}
+        labels |= {"kind": kind, "layer": layer}
+        rows.append(labels | {"stage": "end"})
+        finished[len(rows) - 1] = _score_recall(tokenizer, question, ids)
+        for step in question.steps[1:]:
+            clean, remaining = question.step_input(net, step)
+            pairs = question.answer_pairs(net, remaining)
+            canvases = {labels["corrupted"]: done.entering(step)[number].tolist()}
             if not site:
-                runs["neither"] = clean
-            for hidden, canvas in runs.items():
-                canvas = put(canvas, range(*one.subject), one.partner.subject)
-                rows.append(about | {"hidden": hidden, "stage": one.stage(step), "step": step, "remaining": len(pairs)})
-                asked.append((put(canvas, wanted, [mask] * len(wanted)), pairs))
-    values = iter(log_probabilities(net, asked))
+                canvases["neither"] = clean
+            later = {"stage": question.stage(step), "step": step, "remaining": len(pairs)}
+            for corrupted, canvas in canvases.items():
+                rows.append(labels | {"corrupted": corrupted} | later)
+                masked_canvas = replace_tokens(_swap_subject(question, canvas), remaining, [mask] * len(remaining))
+                requests.append((masked_canvas, pairs))
+    values = iter(score_answers(net, requests))
     return pd.DataFrame(
         [row | {"value": finished.get(i) if i in finished else next(values)} for i, row in enumerate(rows)]
     )
 
 
-def peaks(traces):
-    """Of each kind that severs nothing, the layer that returns most at the whole subject at t1: (kind, layer)."""
-    corruption = leading(name for trace in traces for name in trace.kinds)
-    effects = {kind: at_first(traces, corruption, kind)[0] for kind in WHOLE}
-    whole = ROLES.index("whole subject")
-    return [(kind, int(values[:, whole].mean(0).argmax())) for kind, values in effects.items() if len(values)]
+def choose_sites(traces):
+    """The (kind, layer) with the largest mean effect at t1 of all subject tokens, for each unsevered kind."""
+    corruption = choose_corruption(name for trace in traces for name in trace.kinds)
+    effects = {kind: collect_t1_effects(traces, corruption, kind)[0] for kind in UNSEVERED_KINDS}
+    role = ROLES.index("all subject tokens")
+    return [(kind, int(values[:, role].mean(0).argmax())) for kind, values in effects.items() if len(values)]

@@ -1,4 +1,4 @@
-"""When the subject is needed, over many facts: what `time` found, with intervals. No network is needed."""
+"""At which steps the subject is needed, averaged over facts with intervals. No network is needed."""
 
 import numpy as np
 import pandas as pd
@@ -6,91 +6,93 @@ import pandas as pd
 from ..common import contrasts, intervals
 from ..common.contrasts import SHARES, Sample
 
-COLUMNS = ["model", "seed", "split", "reading", "hidden", "kind", "layer", "stage", "step", "revealed", "n", "mean"]
+COLUMNS = ["model", "seed", "split", "reading", "corrupted", "kind", "layer", "stage", "step", "revealed", "n", "mean"]
 COLUMNS += ["ci_low", "ci_high"]
+SITE = ["corrupted", "kind", "layer"]
 
 
-def aggregate(found, *, model, seed, split):
-    """The rows of the study's table of time, of one split: means over the facts of what `time.when_needed` found.
+def aggregate(values, *, model, seed, split):
+    """The rows of time.csv for one split: means over facts of the `values` that `time.measure_timing` returns.
 
-    By `reading`: "rests", what hiding costs in nats, by stage, and by how many tokens of the answer are revealed
-    ("excess": what hiding both costs beyond the sum of the two); "each", what hiding the subject costs each token still
-    to come, at t1, at t2, and the "change" between them, fact by fact, of answers that take more than one step;
-    "recalled", the share of finished answers that are right, by the step from which or until which something is hidden;
-    "carried", the share that a state put back at t1 alone returns later of what the canvas of the clean run would, and
-    at stage "end" the share of finished answers that are right. n counts facts.
+    By `reading`:
+    - "total_effect": nats lost of the tokens still to come, by stage and by the number of revealed answer tokens;
+      "interaction" is the effect of corrupting both minus the sum of the two.
+    - "per_token": nats lost for each token still to come, at t1, at t2, and the "change" between them, over facts whose
+      answers take more than one step.
+    - "recall": share of right answers, by the step from which or until which something is corrupted.
+    - "restored": share of the clean canvas's effect at later steps that restoring a state at t1 alone recovers; at
+      stage "end" the share of right answers.
+    n counts facts.
     """
-    rests = _of(found, "rests")
-    rows = [*_rests(rests), *_each(rests), *_recalled(_of(found, "recalled")), *_carried(_of(found, "carried"))]
+    effects = values[values.reading == "total_effect"]
+    rows = [
+        *_average_total_effects(effects),
+        *_average_per_token(effects),
+        *_average_recall(values[values.reading == "recall"]),
+        *_average_restored(values[values.reading == "restored"]),
+    ]
     table = pd.DataFrame(rows, columns=COLUMNS).assign(model=model, seed=seed, split=split)
     return table.astype({name: "Int64" for name in ("layer", "step", "revealed", "n")})
 
 
-def _of(found, reading):
-    return found[found.reading == reading]
+def _make_row(labels, n, interval):
+    return labels | {"n": n, "mean": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
 
 
-def _row(about, n, found):
-    return about | {"n": n, "mean": found.estimate, "ci_low": found.low, "ci_high": found.high}
-
-
-def _rests(found):
-    for by in ("stage", "revealed"):
-        for at, rows in found.groupby(by, sort=False):
-            # Where a stage has several steps of one fact, the middle one stands for it: steps are never averaged.
-            rows = rows.sort_values("step").groupby(["fact", "hidden", "kind"], dropna=False, sort=False)
-            rows = rows.apply(lambda some: some.iloc[len(some) // 2].value)
-            clean = rows.xs("neither", level="hidden").droplevel("kind")
-            costs = {
-                key: clean - values.droplevel(["hidden", "kind"])
-                for key, values in rows.groupby(level=["hidden", "kind"], dropna=False, sort=False)
+def _average_total_effects(values):
+    for axis in ("stage", "revealed"):
+        for level, rows in values.groupby(axis, sort=False):
+            # Where a fact has several steps in one stage, the middle one is taken: steps are never averaged.
+            runs = rows.sort_values("step").groupby(["fact", "corrupted", "kind"], dropna=False, sort=False)
+            runs = runs.apply(lambda steps: steps.iloc[len(steps) // 2].value)
+            clean = runs.xs("neither", level="corrupted").droplevel("kind")
+            effects = {
+                key: clean - scores.droplevel(["corrupted", "kind"])
+                for key, scores in runs.groupby(level=["corrupted", "kind"], dropna=False, sort=False)
                 if key[0] != "neither"
             }
-            subject = next(cost for (hidden, _), cost in costs.items() if hidden == "subject")
-            for kind in [kind for hidden, kind in costs if hidden == "both"]:
-                costs["excess", kind] = costs["both", kind] - costs["revealed", kind] - subject
-            for (hidden, kind), cost in costs.items():
-                about = {"reading": "rests", "hidden": hidden, "kind": kind, by: at}
-                yield _row(about, cost.notna().sum(), intervals.mean(cost))
+            subject = next(effect for (corrupted, _), effect in effects.items() if corrupted == "subject")
+            for kind in [kind for corrupted, kind in effects if corrupted == "both"]:
+                effects["interaction", kind] = effects["both", kind] - effects["revealed", kind] - subject
+            for (corrupted, kind), effect in effects.items():
+                labels = {"reading": "total_effect", "corrupted": corrupted, "kind": kind, axis: level}
+                yield _make_row(labels, effect.notna().sum(), intervals.mean(effect))
 
 
-def _each(found):
-    found = found[found.hidden.isin(["neither", "subject"])].assign(nats=lambda rows: rows.value / rows.remaining)
-    costs = found.pivot_table(index="fact", columns=["stage", "hidden"], values="nats")
-    if {"t1", "t2"} <= set(found.stage):
-        first, last = (costs[stage].neither - costs[stage].subject for stage in ("t1", "t2"))
-        both = (first + last).notna()
-        for stage, cost in {"t1": first, "t2": last, "change": last - first}.items():
-            about = {"reading": "each", "hidden": "subject", "stage": stage}
-            yield _row(about, both.sum(), intervals.mean(cost[both]))
+def _average_per_token(values):
+    values = values[values.corrupted.isin(["neither", "subject"])]
+    values = values.assign(nats=lambda rows: rows.value / rows.remaining)
+    runs = values.pivot_table(index="fact", columns=["stage", "corrupted"], values="nats")
+    if {"t1", "t2"} <= set(values.stage):
+        first, last = (runs[stage].neither - runs[stage].subject for stage in ("t1", "t2"))
+        complete = (first + last).notna()
+        for stage, effect in {"t1": first, "t2": last, "change": last - first}.items():
+            labels = {"reading": "per_token", "corrupted": "subject", "stage": stage}
+            yield _make_row(labels, complete.sum(), intervals.mean(effect[complete]))
 
 
-def _recalled(found):
-    for (hidden, kind, layer, step), rows in found.groupby(
-        ["hidden", "kind", "layer", "step"], dropna=False, sort=False
-    ):
-        about = {"reading": "recalled", "hidden": hidden, "kind": kind, "layer": layer, "step": step}
-        yield _row(about, len(rows), _share(rows))
+def _average_recall(values):
+    for key, rows in values.groupby([*SITE, "step"], dropna=False, sort=False):
+        labels = {"reading": "recall"} | dict(zip((*SITE, "step"), key, strict=True))
+        yield _make_row(labels, len(rows), _mean_share(rows))
 
 
-def _carried(found):
-    end = found.stage == "end"
-    for (hidden, kind, layer), rows in found[end].groupby(["hidden", "kind", "layer"], dropna=False, sort=False):
-        about = {"reading": "carried", "hidden": hidden, "kind": kind, "layer": layer, "stage": "end"}
-        yield _row(about, len(rows), _share(rows))
-    for stage, rows in found[~end].groupby("stage", sort=False):
-        runs = {
-            key: some.set_index("fact").value for key, some in rows.groupby(["hidden", "kind", "layer"], dropna=False)
-        }
-        clean, never = (
-            next(values for key, values in runs.items() if key[0] == name) for name in ("neither", "subject")
+def _average_restored(values):
+    at_end = values.stage == "end"
+    for key, rows in values[at_end].groupby(SITE, dropna=False, sort=False):
+        labels = {"reading": "restored", "stage": "end"} | dict(zip(SITE, key, strict=True))
+        yield _make_row(labels, len(rows), _mean_share(rows))
+    for stage, rows in values[~at_end].groupby("stage", sort=False):
+        runs = {key: run.set_index("fact").value for key, run in rows.groupby(SITE, dropna=False)}
+        clean, corrupted = (
+            next(scores for key, scores in runs.items() if key[0] == name) for name in ("neither", "subject")
         )
-        for (hidden, kind, layer), values in runs.items():
-            if hidden == "restored":
-                about = {"reading": "carried", "hidden": hidden, "kind": kind, "layer": layer, "stage": stage}
-                share = contrasts.ratio(np.array(values - never), np.array(clean - never))
-                yield _row(about, len(values), share)
+        for key, scores in runs.items():
+            if key[0] == "restored":
+                labels = {"reading": "restored", "stage": stage} | dict(zip(SITE, key, strict=True))
+                share = contrasts.ratio(np.array(scores - corrupted), np.array(clean - corrupted))
+                yield _make_row(labels, len(scores), share)
 
 
-def _share(rows):
+def _mean_share(rows):
     return contrasts.mean(Sample(rows.value.to_numpy(), rows.fact.to_numpy()), SHARES)

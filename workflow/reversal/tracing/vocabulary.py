@@ -1,8 +1,8 @@
-"""The words of causal tracing, each said once: how a subject is hidden, what is put back, where and when."""
+"""The terms of causal tracing: how a subject is corrupted, what is restored, and at which tokens and steps."""
 
 from typing import NamedTuple
 
-# How a subject is hidden, and what that puts in its place. Of those that a study has, the first leads.
+# How a subject is corrupted, and what that puts in its place. The first one that a study has is the leading one.
 CORRUPTIONS = {
     "swap": "another person's subject in its place",
     "gaussian": "Gaussian noise on its embeddings",
@@ -11,12 +11,12 @@ CORRUPTIONS = {
 
 
 class Kind(NamedTuple):
-    """What is restored, which modules stay corrupted above it, and what to call that, one or many."""
+    """What is restored, which modules stay corrupted above it, and its label in singular and plural."""
 
     restored: str
     severed: str | None
     label: str
-    many: str
+    plural: str
 
 
 KINDS = {
@@ -26,12 +26,13 @@ KINDS = {
     "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed", "states, MLPs above kept corrupted"),
     "severed_attn": Kind("state", "attn", "hidden state, attention severed", "states, attention above kept corrupted"),
 }
-WHOLE = [name for name, kind in KINDS.items() if kind.severed is None]  # kinds that sever nothing
+UNSEVERED_KINDS = [name for name, kind in KINDS.items() if kind.severed is None]
+WINDOWED_KINDS = ("mlp", "attn")  # restored over a window of layers
 ROLES = (
     "prior prompt",  # before the subject
     "first subject",
     "middle subject",
-    "last subject",  # also of a subject of one token
+    "last subject",  # also the only token of a one-token subject
     "first subsequent",
     "further prompt",
     "last prompt",
@@ -39,24 +40,22 @@ ROLES = (
     "revealed canvas",  # generated, but not part of the answer
     "masked answer",
     "masked canvas",
-    "whole subject",  # all its tokens restored together
-    "whole answer",  # all places together where tokens are read that are not there yet
+    "all subject tokens",  # restored together
+    "answer positions",  # all positions where tokens still to come are predicted, restored together
 )
-SINGLE_ROLES, TOGETHER = ROLES[:-2], ROLES[-2:]
-WINDOWED = ("mlp", "attn")  # kinds that are restored over a window of layers
-# What is scored of the answer: log p in nats, p, and by how many nats it is likelier than the answer about whoever
-# stands in the subject's place.
+SINGLE_ROLES, JOINT_ROLES = ROLES[:-2], ROLES[-2:]
+# How the answer is scored: log p in nats, p, and log p minus the log p of the swap partner's answer.
 SCORES = ("log_probability", "probability", "contrast")
-STAGES = ("t1", "between", "t2")  # when the answer's first token is about to appear, half way, and its last
-# Why a fact was traced or not.
+STAGES = ("t1", "between", "t2")  # the steps that reveal the answer's first token, one half way, and its last token
+# Why a fact is traced or not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
-# And what is traced beside, where it can be: `REVEALED`, what rests on tokens already revealed; `RIVAL`, the contrast.
-REVEALED, RIVAL = "revealed tokens", "partner's answer"
-AT_ONCE, UNEQUAL = "revealed in one step", "of another length"
+# Further measures that only some facts allow: the effect of the revealed tokens, and the contrast score.
+REVEALED, CONTRAST = "revealed tokens", "partner's answer"
+ONE_STEP, OTHER_LENGTH = "revealed in one step", "of another length"
 
 
-def leading(present):
-    """The corruption whose results lead, of those `present`; that of ROME where none is."""
+def choose_corruption(present):
+    """The leading corruption among those `present`; swap where none is."""
     present = set(present)
     return next((name for name in CORRUPTIONS if name in present), next(iter(CORRUPTIONS)))
