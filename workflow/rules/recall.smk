@@ -45,7 +45,6 @@ rule score:
     conda:
         "../../envs/reversal.yaml"
     params:
-        trained=TRAINED,
         splits=RECALL_SPLITS,
         families=FAMILIES,
         beside_smdm=DATA["source"] == "berglund",

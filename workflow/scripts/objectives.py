@@ -1,4 +1,4 @@
-"""The table of objectives of all models."""
+"""Make the table of training objectives of all models."""
 
 import pandas as pd
 
@@ -9,13 +9,13 @@ from reversal.recall import files as completion_files
 from reversal.recall import objectives
 
 with jobs.job(snakemake):
-    given, trained = snakemake.input, snakemake.params.trained
-    people = facts.read_facts(given.facts)
-    table = objectives.table(
-        read.each(completion_files.read, given.completions, trained),
-        pd.concat(map(pd.read_csv, given.comparisons)),
-        read.each(read.table, given.histories, trained),
-        snakemake.params.taught,
+    inputs = snakemake.input
+    people = facts.read_facts(inputs.facts)
+    table = objectives.make_table(
+        read.read_runs(completion_files.read, inputs.completions),
+        pd.concat(map(pd.read_csv, inputs.comparisons)),
+        read.read_runs(read.read_table, inputs.histories),
+        snakemake.params.training,
         {fact.id for fact in people if fact.group in facts.CONTROL_GROUPS},
     )
     files.write_table(table, snakemake.output[0])

@@ -1,178 +1,178 @@
-"""What a model is taught, and what it recalls: every objective at a glance, and recall against passes over the data."""
+"""Recall by training objective, and recall by epochs, network shape and time conditioning."""
 
 from matplotlib.lines import Line2D
 
-from .read import last
-from .style import GREY, INK, RULE, SMALL, Drawing, blank, looks, nothing, percent, styled
+from ..recall.objectives import predicts_subject_from_object
+from .read import select_most_steps
+from .style import GREY, INK, RULE, SMALL, Drawing, choose_looks, draw_empty, new_figure, percent, styled
 
 ROW = 15  # points
-# Colours are of families elsewhere.
+# Elsewhere colours stand for families: here answers differ by grey and marker.
 MARKS = {"name": (INK, "o"), "description": (GREY, "D")}
 LINES = {"name": "-", "description": ":"}
-PANELS = {"same": "as taught", "reverse": "in reverse"}
+PANELS = {"same": "same direction", "reverse": "reverse direction"}
+# By whether training predicts the subject from the object: always, in some presentations (None), never.
 FILLS = {True: {}, None: {"fillstyle": "left", "markerfacecoloralt": "white"}, False: {"markerfacecolor": "white"}}
-PREDICTED = {
+HEADINGS = {
     True: "Subject predicted from the object",
-    None: "… in some visits",
+    None: "… in some presentations",
     False: "… never",
 }
 
 
-def called(row):
-    """What a row of the table of objectives was taught, in few words."""
-    protect = row.protect if row.people != "protected" else "none"
+def describe_objective(row):
+    """The training objective of a row of the table of objectives, in few words."""
+    protect = row.protect if row.people != "control" else "none"
     if row.family == "autoregressive":
         words = "next token, half of the rows backwards" if "reversed" in row.train_on else "next token"
         words += {"none": "", "subject": ", never the subject's", "prompt": ", the answer's alone"}[protect]
     else:
-        what = {"mask": "masked", "uniform": "replaced", "gaussian": "blurred"}[row.noise]
-        words = f"any token {what}" if row.rate == "uniform" else f"{percent(float(row.rate))} of the tokens {what}"
+        noised = {"mask": "masked", "uniform": "replaced", "gaussian": "blurred"}[row.noise]
+        words = f"any token {noised}" if row.rate == "uniform" else f"{percent(float(row.rate))} of the tokens {noised}"
         words += {"none": "", "subject": " but the subject", "prompt": " of the answer's part"}.get(protect, "")
         if protect == "subject" and row.exposure:
-            words = f"the subject {what} in {percent(row.exposure)} of visits"
+            words = f"the subject {noised} in {percent(row.exposure)} of presentations"
         if protect == "subject_given_object":
-            words = f"the subject {what} only with the object"
+            words = f"the subject {noised} only with the object"
         if row.noise == "mask" and row.time_conditioning == "embedded":
-            words += ", the time told"
+            words += ", time-conditioned"
     if protect != "none" and row.people != "all":
         words += f" of {percent(float(row.people))} of the people"
     return words + (", named elsewhere" if "mentions" in row.train_on else "")
 
 
-def predicted_from_object(row):
-    """Whether training has the subject of a row's people predicted with the object in sight; None: by a exposure."""
-    if row.protected:
-        return None if row.exposure else False
-    return row.family == "diffusion" or "reversed" in row.train_on
-
-
-def _last(table):
-    """Answers in the most steps, and those that take none, with the words for each row."""
-    table = last(table)
+def _add_descriptions(table):
+    """The rows with the most denoising steps, with the columns `predicted` and `description` of their objective."""
+    table = select_most_steps(table)
     rows = list(table.itertuples())
-    return table.assign(predicted=[predicted_from_object(row) for row in rows], called=[called(row) for row in rows])
+    return table.assign(
+        predicted=[predicts_subject_from_object(row) for row in rows],
+        description=[describe_objective(row) for row in rows],
+    )
 
 
 @styled
 def objectives(table, *, models):
     """A row for each objective; in each direction a mark with its interval for names and for descriptions."""
-    table = _last(table)
+    table = _add_descriptions(table)
     if table.empty:
-        return nothing("No model was asked.")
+        return draw_empty("No model was tested.")
+    # A model that protects only some people is listed under the heading of the others.
+    headings = {}
+    for predicted in HEADINGS:
+        for model in table[[value is predicted for value in table.predicted]].model:
+            headings.setdefault(model, predicted)
     places, ticks = {}, []
-    first = {}  # of people of several kinds, those whose subject is predicted most say where a model stands
-    for predicted in PREDICTED:
-        for model in table[[one is predicted for one in table.predicted]].model:
-            first.setdefault(model, predicted)
-    for predicted, title in PREDICTED.items():
-        own = [model for model, where in first.items() if where is predicted]
-        ticks += [title] if own else []
-        for model in own:
+    for predicted, heading in HEADINGS.items():
+        listed = [model for model, value in headings.items() if value is predicted]
+        ticks += [heading] if listed else []
+        for model in listed:
             places[model] = len(ticks)
-            ticks.append(table[table.model == model].called.iloc[0])
-    figure = blank(ROW * len(ticks) + 75)
+            ticks.append(table[table.model == model].description.iloc[0])
+    figure = new_figure(ROW * len(ticks) + 75)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (trained, title) in zip(panels, PANELS.items(), strict=True):
         for row in table[table.trained == trained].itertuples():
-            _mark(axes, row, places[row.model])
-        for at in places.values():
-            axes.axhline(at, color=RULE, linewidth=0.4, zorder=0)
+            _draw_mark(axes, row, places[row.model])
+        for y in places.values():
+            axes.axhline(y, color=RULE, linewidth=0.4, zorder=0)
         axes.set_title(title)
-        axes.set_xlabel("answers right, %")
+        axes.set_xlabel("correct answers, %")
         axes.set_xlim(-4, 104)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
     panels[0].set_ylim(len(ticks) - 0.4, -0.6)
     panels[0].set_yticks(range(len(ticks)), ticks, fontsize=SMALL)
     for label in panels[0].get_yticklabels():
-        label.set_fontweight("bold" if label.get_text() in PREDICTED.values() else "normal")
-    keys = [
+        label.set_fontweight("bold" if label.get_text() in HEADINGS.values() else "normal")
+    handles = [
         Line2D([], [], color=color, marker=marker, linestyle="", label=f"{answer_type}s")
         for answer_type, (color, marker) in MARKS.items()
     ]
-    said = {True: "filled: subject predicted", None: "half-filled: in some visits", False: "hollow: never"}
-    keys += [
+    labels = {True: "filled: subject predicted", None: "half-filled: in some presentations", False: "hollow: never"}
+    handles += [
         Line2D([], [], color=INK, marker="o", linestyle="", label=label, **FILLS[predicted])
-        for predicted, label in said.items()
-        if any(one is predicted for one in table.predicted)
+        for predicted, label in labels.items()
+        if any(value is predicted for value in table.predicted)
     ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), columnspacing=1.2)
-    return Drawing(figure, {"recalled": "; ".join(_said(table, model) for model in places)})
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.2)
+    return Drawing(figure, {"recalled": "; ".join(_describe_recall(table, model) for model in places)})
 
 
-def _mark(axes, row, place):
+def _draw_mark(axes, row, place):
     """One share with its interval."""
     color, marker = MARKS[row.answer_type]
-    at, width = place + (-0.17 if row.answer_type == "name" else 0.17), 0.6 if row.predicted is False else 1.1
-    axes.plot([100 * row.ci_low, 100 * row.ci_high], [at, at], color=color, linewidth=width, zorder=2)
-    how = {"color": color, "markersize": 4.6, "linestyle": "", "zorder": 3} | FILLS[row.predicted]
-    axes.plot(100 * row.accuracy, at, marker=marker, **how)
+    y, width = place + (-0.17 if row.answer_type == "name" else 0.17), 0.6 if row.predicted is False else 1.1
+    axes.plot([100 * row.ci_low, 100 * row.ci_high], [y, y], color=color, linewidth=width, zorder=2)
+    style = {"color": color, "markersize": 4.6, "linestyle": "", "zorder": 3} | FILLS[row.predicted]
+    axes.plot(100 * row.accuracy, y, marker=marker, **style)
 
 
-def _said(table, model):
+def _describe_recall(table, model):
+    """Recall of a model in the reverse direction, in words; people whom it protects apart from the others."""
     own = table[(table.model == model) & (table.trained == "reverse")]
-    words = []
+    parts = []
     for protected, rows in own.groupby("protected"):
-        shares = ", ".join(f"{row.answer_type}s {percent(row.accuracy)}" for row in rows.sort_values("answer_type").itertuples())
-        # Where the objective protects everybody, its name says so.
-        words.append(f"of people protected {shares}" if protected and own.protected.nunique() > 1 else shares)
-    return f"{table[table.model == model].called.iloc[0]}: {', '.join(words)}"
+        rows = rows.sort_values("answer_type").itertuples()
+        shares = ", ".join(f"{row.answer_type}s {percent(row.accuracy)}" for row in rows)
+        # If the model protects everybody, the description of its objective says so.
+        parts.append(f"protected people {shares}" if protected and own.protected.nunique() > 1 else shares)
+    return f"{table[table.model == model].description.iloc[0]}: {', '.join(parts)}"
 
 
 @styled
 def epochs(table, *, models):
-    """Recall and held-out loss against passes over the data and operations; beside them three shapes, and the time."""
-    table = _last(table)
+    """Recall by epochs and operations, held-out loss, recall with and without time conditioning and by network shape."""
+    table = _add_descriptions(table)
     table = table[~table.protected & (table.noise == "mask")]
-    table = table.assign(shaped=table.model.str.contains("small|middle|large"))
-    passes = table[~table.shaped & (table.time_conditioning == "none")]
-    if passes.empty:
-        return nothing("No model was asked.")
-    figure = blank(340)
-    places = figure.subplots(2, 3).ravel()
-    pair = looks({"mdm": "diffusion", "ar": "autoregressive"})
-    look = {"diffusion": pair["mdm"], "autoregressive": pair["ar"]}
-    said, reverse = [], table[table.trained == "reverse"]
-    for axes, trained in zip(places, PANELS, strict=False):
-        said += _against(axes, passes[passes.trained == trained], look, "epochs")
-        axes.set_title(f"{PANELS[trained]}, by passes")
-    _against(places[2], passes[passes.trained == "reverse"], look, "flops")
-    places[2].set_title(f"{PANELS['reverse']}, by operations")
-    _against(places[3], passes[passes.trained == "same"], look, "epochs", loss=True)
-    places[3].set_title("loss on new templates")
-    timed = reverse[~reverse.shaped & (reverse.family == "diffusion")]
-    _timed(
-        places[4], timed[timed.epochs == timed[timed.time_conditioning == "embedded"].epochs.max()], look["diffusion"]
-    )
-    handles = places[0].get_legend_handles_labels()
-    if table.shaped.any():
-        _shapes(places[5], reverse[reverse.shaped], look)
+    table = table.assign(has_shape=table.model.str.contains("small|middle|large"))
+    by_epochs = table[~table.has_shape & (table.time_conditioning == "none")]
+    if by_epochs.empty:
+        return draw_empty("No model was tested.")
+    figure = new_figure(340)
+    panels = figure.subplots(2, 3).ravel()
+    pair = choose_looks({"mdm": "diffusion", "ar": "autoregressive"})
+    looks = {"diffusion": pair["mdm"], "autoregressive": pair["ar"]}
+    descriptions, reverse = [], table[table.trained == "reverse"]
+    for axes, trained in zip(panels, PANELS, strict=False):
+        descriptions += _draw_lines(axes, by_epochs[by_epochs.trained == trained], looks, "epochs")
+        axes.set_title(f"{PANELS[trained]}, by epochs")
+    _draw_lines(panels[2], by_epochs[by_epochs.trained == "reverse"], looks, "flops")
+    panels[2].set_title(f"{PANELS['reverse']}, by operations")
+    _draw_lines(panels[3], by_epochs[by_epochs.trained == "same"], looks, "epochs", loss=True)
+    panels[3].set_title("loss on new templates")
+    timed = reverse[~reverse.has_shape & (reverse.family == "diffusion")]
+    most_epochs = timed[timed.time_conditioning == "embedded"].epochs.max()
+    _draw_time_conditioning(panels[4], timed[timed.epochs == most_epochs], looks["diffusion"])
+    handles = panels[0].get_legend_handles_labels()
+    if table.has_shape.any():
+        _draw_shapes(panels[5], reverse[reverse.has_shape], looks)
         figure.legend(*handles, loc="outside lower center", ncols=4)
     else:
-        places[5].axis("off")
-        places[5].legend(*handles, loc="center")
-    return Drawing(figure, {"recalled": "; ".join(said)})
+        panels[5].axis("off")
+        panels[5].legend(*handles, loc="center")
+    return Drawing(figure, {"recalled": "; ".join(descriptions)})
 
 
-def _against(axes, table, look, x, *, loss=False):
-    """Lines of recall, or of the held-out loss, one a family and question; what they say."""
-    said = []
+def _draw_lines(axes, table, looks, x, *, loss=False):
+    """Lines of recall, or of the held-out loss, one per family and kind of answer; returns them in words."""
+    descriptions = []
     for (family, answer_type), rows in table.groupby(["family", "answer_type"], sort=False):
-        rows, label = rows.sort_values(x), f"{look[family].label}, {answer_type}s"
-        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[answer_type], "markersize": 4}
-        axes.plot(rows[x], -rows.log_likelihood if loss else 100 * rows.accuracy, label=label, **how)
+        rows, label = rows.sort_values(x), f"{looks[family].label}, {answer_type}s"
+        style = _style_line(looks[family], answer_type)
+        axes.plot(rows[x], -rows.log_likelihood if loss else 100 * rows.accuracy, label=label, **style)
         if not loss:
-            axes.vlines(rows[x], 100 * rows.ci_low, 100 * rows.ci_high, color=look[family].color, linewidth=0.9)
-        told = ", ".join(f"{row.epochs} {percent(row.accuracy)}" for row in rows.itertuples())
-        said.append(f"{label} {PANELS[rows.trained.iloc[0]]}, by passes: {told}")
+            axes.vlines(rows[x], 100 * rows.ci_low, 100 * rows.ci_high, color=looks[family].color, linewidth=0.9)
+        shares = ", ".join(f"{row.epochs} {percent(row.accuracy)}" for row in rows.itertuples())
+        descriptions.append(f"{label}, {PANELS[rows.trained.iloc[0]]}, by epochs: {shares}")
     axes.set_xscale("log")
-    axes.set_xlabel("passes")
+    axes.set_xlabel("epochs")
     if loss:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set_ylabel("nats an answer")
+        axes.set_ylabel("nats per answer")
     else:
-        _percents(axes)
+        _set_percent_axis(axes)
     if x == "epochs":
         ticks = sorted(table.epochs.unique())
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -180,38 +180,40 @@ def _against(axes, table, look, x, *, loss=False):
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
         axes.set_xlabel("operations of training, 10¹²")
     axes.minorticks_off()
-    return said
+    return descriptions
 
 
-def _percents(axes):
+def _style_line(look, answer_type):
+    return {"color": look.color, "marker": look.marker, "linestyle": LINES[answer_type], "markersize": 4}
+
+
+def _set_percent_axis(axes):
     axes.set_ylim(-4, 104)
-    axes.set_ylabel("answers right, %")
+    axes.set_ylabel("correct answers, %")
 
 
-def _shapes(axes, table, look):
-    """Recall by shape."""
+def _draw_shapes(axes, table, looks):
+    """Recall by network shape."""
     shapes = sorted({(row.width, row.layers) for row in table.itertuples()})
     for (family, answer_type), rows in table.groupby(["family", "answer_type"], sort=False):
         rows = rows.sort_values(["width", "layers"])
         x = [shapes.index((row.width, row.layers)) for row in rows.itertuples()]
-        how = {"color": look[family].color, "marker": look[family].marker, "linestyle": LINES[answer_type], "markersize": 4}
-        axes.plot(x, 100 * rows.accuracy, **how)
-        axes.vlines(x, 100 * rows.ci_low, 100 * rows.ci_high, color=look[family].color, linewidth=0.9)
+        axes.plot(x, 100 * rows.accuracy, **_style_line(looks[family], answer_type))
+        axes.vlines(x, 100 * rows.ci_low, 100 * rows.ci_high, color=looks[family].color, linewidth=0.9)
     axes.set_xticks(range(len(shapes)), [f"{layers}×{width}" for width, layers in shapes])
     axes.set_xlabel("layers × width")
-    axes.set_title("in reverse, by shape")
-    _percents(axes)
+    axes.set_title("reverse direction, by shape")
+    _set_percent_axis(axes)
 
 
-def _timed(axes, table, look):
-    """Recall with the time told and not."""
+def _draw_time_conditioning(axes, table, look):
+    """Recall with and without time conditioning."""
     for answer_type, rows in table.groupby("answer_type", sort=False):
-        at = rows.time_conditioning.map({"none": 0, "embedded": 1}) + (-0.04 if answer_type == "name" else 0.04)
-        rows = rows.assign(at=at).sort_values("at")
-        axes.vlines(rows["at"], 100 * rows.ci_low, 100 * rows.ci_high, color=look.color, linewidth=0.9)
-        how = {"color": look.color, "marker": look.marker, "linestyle": LINES[answer_type], "markersize": 4}
-        axes.plot(rows["at"], 100 * rows.accuracy, **how)
-    axes.set_xticks([0, 1], ["time not told", "told"])
+        x = rows.time_conditioning.map({"none": 0, "embedded": 1}) + (-0.04 if answer_type == "name" else 0.04)
+        rows = rows.assign(x=x).sort_values("x")
+        axes.vlines(rows.x, 100 * rows.ci_low, 100 * rows.ci_high, color=look.color, linewidth=0.9)
+        axes.plot(rows.x, 100 * rows.accuracy, **_style_line(look, answer_type))
+    axes.set_xticks([0, 1], ["no time", "time"])
     axes.set_xlim(-0.5, 1.5)
-    axes.set_title("in reverse, told the time")
-    _percents(axes)
+    axes.set_title("reverse, time-conditioned")
+    _set_percent_axis(axes)

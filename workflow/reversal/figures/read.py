@@ -1,12 +1,14 @@
-"""What figures are made from: tables and rows on disk, read without any network."""
+"""Tables and completions on disk, read without any network; and the alternative text of a figure."""
+
+import re
+from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from ..common.errors import UserError
 
 
-def table(path, **columns):
+def read_table(path, **columns):
     """A CSV table, with `columns` (model=…, seed=…) before its own. Only an empty field is missing: "NA" is a text."""
     rows = pd.read_csv(path, keep_default_na=False, na_values=[""])
     for place, (name, value) in enumerate(columns.items()):
@@ -14,34 +16,31 @@ def table(path, **columns):
     return rows
 
 
-def each(read, files, trained):
-    """One table of the files of several trained models, named like "mdm/seed_1"."""
+def read_runs(read, files):
+    """One table of the files of several trained models; paths like …/mdm/seed_1.jsonl tell the model and the seed."""
     parts = []
-    for name, path in zip(trained, files, strict=True):
-        model, seed = name.split("/seed_")
-        parts.append(read(path, model=model, seed=int(seed)))
+    for file in files:
+        model, seed = re.search(r"([^/]+)/seed_(\d+)\.", Path(file).as_posix()).groups()
+        parts.append(read(file, model=model, seed=int(seed)))
     return pd.concat(parts, ignore_index=True)
 
 
-def last(table):
-    """The answers in the most steps, and those that take none."""
+def select_most_steps(table):
+    """The rows with the most denoising steps, and those of models that take none."""
     return table[table.steps.isna() | (table.steps == table.steps.max())]
 
 
-def begins(token, answer):
-    """Whether a token begins an answer, case aside; one of spaces alone begins none."""
+def is_start_of(token, answer):
+    """Whether an answer starts with a token, case and spaces aside; a token of spaces starts none."""
     return bool(token.strip()) and answer.strip().lower().startswith(token.strip().lower())
 
 
-def alt_text(path, name, says):
-    """The alternative text of a figure: its entry in a YAML file, with what the drawing says of the data filled in."""
-    if "nothing" in says:
-        return says["nothing"]
-    with open(path, encoding="utf-8") as file:
-        texts = yaml.safe_load(file)
-    if name not in texts:
-        raise UserError(f"{path}: no text for {name}; every figure has one")
+def fill_alt_text(figure, alt, values):
+    """The alternative text of a `figure`: its template `alt` with `values` of the data, or why nothing was drawn."""
+    if "nothing" in values:
+        return values["nothing"]
     try:
-        return " ".join(texts[name].format_map(says).split())
+        return " ".join(alt.format_map(values).split())
     except KeyError as error:
-        raise UserError(f"{path}: {name} has {{{error.args[0]}}}; known: {', '.join(sorted(says))}") from None
+        known = ", ".join(sorted(values))
+        raise UserError(f"figures/registry.py: alt of {figure} has {{{error.args[0]}}}; known: {known}") from None

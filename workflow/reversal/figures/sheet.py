@@ -27,7 +27,7 @@ class Cell(NamedTuple):
 
 
 class Sheet:
-    """A page of the figures' width that grows downwards; `y` is where the next thing goes, in points from the top."""
+    """A page of a figure's width that grows downwards; `y`, in points from the top, is where the next item goes."""
 
     def __init__(self):
         self.figure = Figure(figsize=(POINTS / PER_INCH, 1))
@@ -39,9 +39,9 @@ class Sheet:
     def text(self, x, y, text, *, size=NORMAL, mono=False, **options):
         """Text whose baseline is at `y`."""
         family = {"family": "monospace"} if mono else {}
-        # SVG drops spaces at the ends and makes one of several; not those that do not break.
-        kept = re.sub(" (?= )|^ | $", "\u00a0", plain(text))
-        return self.axes.text(x, y, kept, fontsize=size, va="baseline", **family, **options)
+        # SVG collapses spaces, but not non-breaking ones.
+        spaced = re.sub(" (?= )|^ | $", "\u00a0", plain(text))
+        return self.axes.text(x, y, spaced, fontsize=size, va="baseline", **family, **options)
 
     def heading(self, text, note=""):
         """A line in bold with a fainter note after it."""
@@ -60,7 +60,7 @@ class Sheet:
         self.axes.plot(xs, ys, **{"color": FAINT, "linewidth": 0.7, "solid_capstyle": "butt", **options})
 
     def cells(self, cells, widths, *, x, room, size=NORMAL):
-        """Boxes in rows, each as wide as its one of `widths`; with a note below, where there is one and room for it."""
+        """Boxes in rows, as wide as `widths` say, each with its note below if there is room for it."""
         pitch = BOX + GAP + (10 if any(cell.below for cell in cells) else 0)
         places = flow(widths, room)
         taken = (0, 0.0)  # row and end of the last note
@@ -72,20 +72,20 @@ class Sheet:
             line = top + BOX / 2 + 0.36 * size
             self.text(middle, line, cell.text, size=size, mono=True, ha="center", color=cell.ink, fontweight=weight)
             half = 0.65 * SMALL * len(cell.below) / 2 + 1
-            # A note that would run into the one before it is left out.
+            # A note that would overlap the one before it is left out.
             if cell.below and (row, middle - half) >= taken:
                 taken = (row, middle + half)
                 self.text(middle, top + BOX + 9, cell.below, size=SMALL, ha="center", color=FAINT)
         self.y += (places[-1][0] + 1 if places else 0) * pitch
 
     def panel(self, x, y, width, height):
-        """Axes of a chart, placed by the upper left corner of what they frame."""
+        """Axes of a chart with their upper left corner at (x, y)."""
         axes = self.figure.add_axes((0, 0, 1, 1))
         self.panels.append((axes, x, y, width, height))
         return axes
 
-    def done(self):
-        """The figure, cut where the page ends."""
+    def finish(self):
+        """The figure, as high as its content."""
         height = self.y + MARGIN
         self.figure.set_size_inches(POINTS / PER_INCH, height / PER_INCH)
         self.axes.set(xlim=(0, POINTS), ylim=(height, 0))
@@ -95,34 +95,34 @@ class Sheet:
 
 
 def width_of(text, size=NORMAL):
-    """Points that a text takes in monospaced type."""
+    """The width in points of a text in monospaced type."""
     return columns(plain(text)) * LETTER * size
 
 
 def wrap(pieces, width, size=NORMAL, lines=None):
     """Break [(text, kind), …] into lines of monospaced type that `width` points hold: [[(text, kind), …], …].
 
-    Words stay whole where they can. With more than `lines` lines the last one ends in an ellipsis.
+    Words are broken only if longer than a line. Text beyond `lines` lines is cut off with an ellipsis.
     """
     most = max(4, int(width / (LETTER * size)))
     letters = [(letter, kind) for text, kind in pieces for letter in plain(text)]
-    made, start = [], 0
+    wrapped, start = [], 0
     while start < len(letters):
         end = _line_end(letters, start, most)
-        made.append(letters[start:end])
+        wrapped.append(letters[start:end])
         start = end
         while start < len(letters) and letters[start][0] == " ":
             start += 1
-    if lines and len(made) > lines:
-        made = made[:lines]
-        while sum(columns(letter) for letter, _ in made[-1]) >= most or made[-1][-1][0] == " ":
-            made[-1].pop()
-        made[-1].append(("…", made[-1][-1][1]))
-    return [_join(line) for line in made] or [[]]
+    if lines and len(wrapped) > lines:
+        wrapped = wrapped[:lines]
+        while sum(columns(letter) for letter, _ in wrapped[-1]) >= most or wrapped[-1][-1][0] == " ":
+            wrapped[-1].pop()
+        wrapped[-1].append(("…", wrapped[-1][-1][1]))
+    return [_join(line) for line in wrapped] or [[]]
 
 
 def _line_end(letters, start, most):
-    """Where the line that begins at `start` ends: at its last space, or within a word that is longer than a line."""
+    """The end of the line from `start`: at its last space, or within a word that is longer than a line."""
     used, end, space = 0, start, None
     while end < len(letters):
         if letters[end][0] == " ":

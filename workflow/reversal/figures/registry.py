@@ -1,0 +1,406 @@
+"""Every figure and table of the study in one place: what it is called, what draws it, from what, and what it shows.
+
+The rules, Snakemake's report, the article and the tests read this. To add a figure, write its function and its entry
+here; nothing else lists figures. Every job reads the rules, and with them this module: it imports nothing slow.
+"""
+
+from dataclasses import dataclass, replace
+
+# Headings of the report, in its order.
+SECTIONS = (
+    *("The finding", "The reversal curse", "Dataset", "Denoising", "Fine-tuning", "Step scaling"),
+    *("What lifts the curse", "Causal tracing", "Symmetry of keys and values", "Rank-one edits", "Fine-tuned edits"),
+    *("Shared or separate storage", "Reference runs"),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure.
+
+    `function` is "module.function" of this package: it takes `inputs` by position and `options` by keyword. An input is
+    a kind that `inputs.READERS` knows, or else the name of a table. `needs` says which studies have the figure:
+    "diffusion" those with a diffusion model, "trained" those that train facts, "untrained" those that test bases.
+    A `caption` stands alone; {…} in `alt`, its text for readers who do not see it, is filled with values of the data.
+    """
+
+    function: str
+    inputs: tuple[str, ...]
+    title: str
+    section: str
+    caption: str
+    alt: str
+    needs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("models",)
+    is_default: bool = True  # made by a plain run; others are targets of their own
+
+    def __post_init__(self):
+        for name in ("caption", "alt"):
+            object.__setattr__(self, name, " ".join(getattr(self, name).split()))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the results, tables/{name}.csv."""
+
+    title: str
+    caption: str
+
+
+FIGURES = {
+    "base_knowledge": Figure(
+        function="known.known",
+        inputs=("step_scaling", "likelihood"),
+        title="What the bases know",
+        section="The finding",
+        caption="""Recall of facts that no model was trained on here: children and parents, the same people in both
+        directions. Left, the share of correct answers, with the most denoising steps where a model takes any; right,
+        how much more likely the correct name is than a wrong one. Bars are 95% intervals.""",
+        alt="""Two dot plots with intervals, of questions from child to parent and from parent to child. The share of
+        correct answers, in this order: {recalled}. Beside it, how much more likely each model finds the correct name
+        than a wrong one.""",
+        needs=("untrained",),
+    ),
+    "finding": Figure(
+        function="recall.finding",
+        inputs=("step_scaling",),
+        title="The finding",
+        section="The finding",
+        caption="""Share of correct answers in the direction that was trained and in the reverse direction, one model of
+        each family, the diffusion model with the most denoising steps. Bars are 95% intervals over people and
+        templates.""",
+        alt="""Bars with intervals of the share of correct answers. Same direction: {same}. Reverse direction:
+        {reverse}.""",
+        needs=("trained",),
+    ),
+    "reversal_curse": Figure(
+        function="curse.reversal_curse",
+        inputs=("completions", "likelihood"),
+        title="The reversal curse",
+        section="The reversal curse",
+        caption="""Top: one person trained from name to description, asked in the same and in the reverse direction,
+        with the answers of one model of each family; the person is chosen to show the curse where there is one, and the
+        percentages are over all such questions. Bottom: how much more likely each model finds the correct answer than a
+        wrong one, in nats, with 95% intervals; at 0 it cannot tell them apart.""",
+        alt="""Text panels: questions about {name}, trained from person to description, and the answers of the models.
+        Share of correct answers to all such questions, in the same and in the reverse direction: {recalled}. Below, a
+        dot plot with intervals of how much more likely each model finds the correct answer than a wrong one, for each
+        of four tests.""",
+        needs=("trained",),
+    ),
+    "probe": Figure(
+        function="recall.probe",
+        inputs=("probe",),
+        title="Most probable first tokens",
+        section="Dataset",
+        caption="""The most probable first tokens after several prompts, darker where more probable, with the entropy of
+        the distribution: prompts about other facts before fine-tuning, and about people of the study after it. A heavy
+        edge marks a token that starts the correct answer.""",
+        alt="""The {top} most probable first tokens of the {model} model after several prompts, darker where more
+        probable. The mean entropy is {pretrained} nats for prompts about other facts before fine-tuning, and
+        {fine_tuned} nats for prompts about people of the study after it.""",
+        needs=("trained",),
+    ),
+    "dataset": Figure(
+        function="data.dataset",
+        inputs=("facts", "training_rows", "splits"),
+        title="The dataset",
+        section="Dataset",
+        caption="""The first person of each group: the sentences that are trained and the questions that test them. The
+        subject is what a question names, the object what it asks for; in the reverse direction they change places.""",
+        alt="""Example sentences of the three groups with subject, relation and object marked: {p2d_people} people
+        trained from person to description, {d2p_people} from description to person, {both_people} in both
+        directions{control}; {rows} sentences in all. Each is tested in the same and in the reverse direction.""",
+        needs=("trained",),
+        options=("protected",),
+    ),
+    "denoising_step": Figure(
+        function="denoising.denoising_step",
+        inputs=("example_completions", "questions"),
+        title="One denoising step",
+        section="Denoising",
+        caption="""One step in the middle of a generation. The model predicts all masked tokens at once and keeps some
+        of its predictions, by default the most probable; the others are masked again and predicted anew at the next
+        step.""",
+        alt="""Step {step} of {steps} after the prompt “{prompt}”, in three rows of boxes: {before} tokens were revealed
+        before; every masked token is predicted and {which} kept, here {kept}; the other {dropped} are masked again.""",
+        needs=("diffusion",),
+        options=("order",),
+    ),
+    "timeline": Figure(
+        function="denoising.timeline",
+        inputs=("example_completions", "questions"),
+        title="A generation step by step",
+        section="Denoising",
+        caption="""The canvas after each denoising step of one generation: masks turn into tokens. The first token of
+        the answer appears at step t1, the last at step t2.""",
+        alt="""A grid with a row for each of {steps} denoising steps and a column for each token after the prompt
+        “{prompt}”: masks turn into tokens. {answer}""",
+        needs=("diffusion",),
+        options=(),
+    ),
+    "training_curves": Figure(
+        function="recall.training_curves",
+        inputs=("histories",),
+        title="Training loss",
+        section="Fine-tuning",
+        caption="""Loss of every batch during fine-tuning (faint) and a running mean. The loss of a diffusion model is a
+        bound that counts every token of a padded row, so the losses of the two families cannot be compared.""",
+        alt="Line plots of the fine-tuning loss against training steps, in nats per token: {losses}.",
+        needs=("trained",),
+    ),
+    "step_scaling": Figure(
+        function="recall.step_scaling",
+        inputs=("step_scaling", "published"),
+        title="Recall by denoising steps",
+        section="Step scaling",
+        caption="""Share of correct answers against the number of denoising steps, with 95% intervals over people and
+        templates: left the same direction, right the reverse. High on the left and low on the right is the reversal
+        curse. An autoregressive model takes no denoising steps and is a level line; hollow markers, where shown, are
+        published values.""",
+        alt="""Four plots of the share of correct answers, with intervals, against the number of denoising steps; a
+        model that takes none is a level line. Names in the same direction, descriptions in the reverse, descriptions in
+        the same and names in the reverse direction, in this order: {recalled}.""",
+        needs=("trained",),
+    ),
+    "trace_facts": Figure(
+        function="tracing.trace_facts",
+        inputs=("traces",),
+        title="Causal trace of one fact",
+        section="Causal tracing",
+        caption="""Nats of the answer recovered by restoring the hidden state of one token after one layer, at the step
+        that reveals the first answer token (t1), half way, and at the step that reveals the last (t2). Each row is a
+        model and a direction, with its own colour scale; above each panel is the total effect of corrupting the
+        subject.""",
+        alt="""Heat maps of the causal traces of {facts}, tokens by layers, a panel for each denoising step and a row
+        for each of {ways} combinations of model and question: nats of the answer recovered when one {kind} is
+        restored.""",
+    ),
+    "trace_average": Figure(
+        function="tracing.trace_average",
+        inputs=("causal_trace",),
+        title="Average causal trace",
+        section="Causal tracing",
+        caption="""Share of the total effect of corrupting the subject that is recovered at t1, when no answer token is
+        visible yet, by restoring a hidden state or the output of an MLP or attention module, by token role and layer;
+        dark is sufficient. Rows for all subject tokens and for the answer positions restore all of them together; roles
+        of the subject have a star, and grey marks roles that too few facts have.""",
+        alt="""Heat maps of the share of the total effect of corrupting the subject that is recovered when no answer
+        token is visible, by token role and layer, side by side for {columns}. Roles that recover next to nothing:
+        {idle}. Largest for hidden states: {state}. For MLPs: {mlp}. For attention: {attn}.""",
+    ),
+    "trace_necessity": Figure(
+        function="tracing.trace_sides",
+        inputs=("causal_trace",),
+        title="Sufficient and necessary states",
+        section="Causal tracing",
+        caption="""Share of the total effect at t1, layer by layer, with 95% intervals over facts: recovered when hidden
+        states are restored in the corrupted run (solid: sufficient), lost when they are corrupted in the clean run
+        (dotted: necessary). Where the lines of the subject fall and those of the answer positions rise, the answer
+        moves from one to the other.""",
+        alt="""Line plots with intervals, layer by layer, of the share of the total effect that hidden states of the
+        subject and of the answer positions recover when restored, and of the share that is lost when they are
+        corrupted. Largest: {shares}.""",
+    ),
+    "trace_windows": Figure(
+        function="tracing.trace_windows",
+        inputs=("causal_trace",),
+        title="Windows of layers",
+        section="Causal tracing",
+        caption="""Share of the total effect at t1 recovered by the outputs of MLPs and of attention at all subject
+        tokens, restored in one layer or in a window of layers around it, with 95% intervals over facts. Where one layer
+        recovers as much as a window, it does the work alone.""",
+        alt="""Line plots with intervals, layer by layer, of the share that MLPs and attention recover at the subject
+        when one or several layers are restored together. Largest: {shares}.""",
+    ),
+    "trace_directions": Figure(
+        function="tracing.trace_alike",
+        inputs=("causal_trace",),
+        title="Traces by the direction of training",
+        section="Causal tracing",
+        caption="""The same question about people trained in its direction and about people trained in the other. Each
+        point is the hidden state of a token role at a layer, its mean indirect effect in the first group against that
+        in the second; on the line both are equal.""",
+        alt="""Scatter plots of the nats that every hidden state recovers in people trained in the direction of the
+        question against those in people trained in the other direction, with the line on which both are equal:
+        {questions}.""",
+        needs=("diffusion", "trained"),
+    ),
+    "handover": Figure(
+        function="tracing.hand_over",
+        inputs=("time",),
+        title="Handover from the subject to the answer",
+        section="Causal tracing",
+        caption="""Nats that the answer tokens still masked lose, with 95% intervals over facts, when the subject is
+        corrupted, when the answer tokens already revealed are replaced or masked, and when both are. Where the lines
+        cross, the answer's own tokens take over from the subject. A point needs at least half of the facts.""",
+        alt="""Line plots with intervals of the nats that the answer tokens still masked lose when the subject is
+        corrupted, when tokens already revealed are replaced or masked, and when both are, against the number of answer
+        tokens revealed: {courses}.""",
+        needs=("diffusion",),
+    ),
+    "corrupted_steps": Figure(
+        function="tracing.hidden_steps",
+        inputs=("time",),
+        title="When the subject is needed",
+        section="Causal tracing",
+        caption="""Share of answers still correct, with 95% intervals over facts. Top: the subject is corrupted from a
+        denoising step on, or up to it; it is needed at the steps where one curve rises and the other falls. Bottom, for
+        fewer facts: the output of one MLP or attention module at the subject is corrupted at all steps, layer by
+        layer.""",
+        alt="""Line plots with intervals of the share of answers still correct with the subject corrupted from a
+        denoising step on, or up to it, for each test; below, dots of the same by layer with the output of one MLP or
+        attention module corrupted: {tests}.""",
+        needs=("diffusion",),
+    ),
+    "symmetry": Figure(
+        function="symmetry.symmetry",
+        inputs=("symmetry",),
+        title="Similarity of forward and reverse representations",
+        section="Symmetry of keys and values",
+        caption="""Each row compares forward with reverse representations of the same facts at the layer where MLPs
+        matter most, with 95% intervals over facts: debiased CKA, mean cosine similarity, and the share of facts that a
+        linear probe trained in one direction identifies in the other. Pale bars end at the ceiling, the same measure
+        between two halves of the templates; black ticks are the minimum detectable effect.""",
+        alt="""Dot plots with intervals, a panel for each of three measures of similarity and a row for each comparison
+        of a forward with a reverse representation; beside each dot the ceiling that two halves of the templates set,
+        and the minimum detectable effect. Debiased CKA, each of its ceiling: {models}.""",
+    ),
+    "symmetry_layers": Figure(
+        function="symmetry.symmetry_layers",
+        inputs=("symmetry",),
+        title="Similarity by layer",
+        section="Symmetry of keys and values",
+        caption="""Similarity (debiased CKA) of the hidden states of a concept as the subject of one question and as the
+        answer of the other, layer by layer, before and after fine-tuning, with 95% intervals over facts. Thin lines are
+        ceilings, from two halves of the templates.""",
+        alt="""Two line plots with intervals, for names and for descriptions: similarity of the hidden states of a
+        concept as the subject of one question and as the answer of the other, by layer and model, before and after
+        fine-tuning, under their ceilings. {ranges}.""",
+    ),
+    "rank_one_edits": Figure(
+        function="rank_one.rank_one_edits",
+        inputs=("rank_one_edits",),
+        title="Rank-one edits (ROME)",
+        section="Rank-one edits",
+        caption="""ROME's rank-one update of one MLP gives a fact a new object. Bars: how often the wanted answer is
+        more probable than its rival after the edit, with 95% intervals over edits; ticks: before it; diamonds: how
+        often it is generated. The last two rows ask in the reverse direction for the edited subject, given its new or
+        its old object; dots below show how far each edit moves the wanted answer.""",
+        alt="""Bar charts with intervals of what rank-one edits do, before and after: to the edited question, to
+        paraphrases, to other people, and to the reverse questions; below, dots of the change that each edit brings.
+        Wanted answer more probable than its rival after the edit, and generated as the answer: {models}.""",
+    ),
+    "finetuned_edits": Figure(
+        function="storage.finetuned_edits",
+        inputs=("finetuned_edits", "gradients"),
+        title="Fine-tuned edits",
+        section="Fine-tuned edits",
+        caption="""Top: facts are fine-tuned to a new answer in one direction; dots show how much of the change
+        transfers to paraphrases and to the reverse direction, hollow dots what shared storage, made by construction,
+        would show. Bottom: cosine of the gradients of a fact's two questions, less that of other facts. Bars are 95%
+        intervals over facts; where paraphrases lie at 0, no transfer could have been seen.""",
+        alt="""Above, a dot plot for each direction in which facts were edited: the share of the change that transfers,
+        where 0 would be separate storage; under each share of the reverse question what shared storage would give.
+        Below, dots of how much more similar a fact's gradient is to its own of a paraphrase, and of the reverse
+        question, than to those of other facts. In numbers: {transfer}.""",
+    ),
+    "evidence": Figure(
+        function="storage.evidence",
+        inputs=("evidence",),
+        title="Four kinds of evidence on storage",
+        section="Shared or separate storage",
+        caption="""What the forward and the reverse question of a fact have in common by fine-tuned edits, gradients,
+        similarity and rank-one edits, each as a share of what shared storage would show by the same measure, with 95%
+        intervals. At 0 the two directions are stored separately, at 100% they share storage.""",
+        alt="""A dot plot with intervals, a row for each measure of what forward and reverse questions have in common,
+        as a share of what shared storage would show: 0 would be separate storage, 100% shared storage. {shares}.""",
+    ),
+    "ablations": Figure(
+        function="ablation.ablations",
+        inputs=("ablations",),
+        title="Ablations of the sampler",
+        section="Step scaling",
+        caption="""Share of correct answers as one setting of the sampler changes and the others stay as configured
+        (shaded), with 95% intervals; a panel for each setting, a line for each test.""",
+        alt="""Line plots with intervals of the share of correct answers as one setting of the sampler changes, a panel
+        for each setting, a line for each test. Means over the tests: {means}.""",
+        needs=("trained",),
+        is_default=False,
+    ),
+    "objectives": Figure(
+        function="objectives.objectives",
+        inputs=("objectives",),
+        title="Training objectives and recall",
+        section="What lifts the curse",
+        caption="""Recall by training objective, with 95% intervals over people and templates. Marks are filled where
+        training predicts the subject with the object visible, half-filled where it does so in some presentations only,
+        and hollow where it never does. An objective whose marks are far right in both panels has no reversal curse.""",
+        alt="""A row for each training objective, in two panels, same and reverse direction: dots with intervals for the
+        share of correct names and descriptions. Rows are grouped, and marks filled, half-filled or hollow, by whether
+        training predicts the subject from the object, does so in some presentations, or never. Reverse direction:
+        {recalled}.""",
+        needs=("trained",),
+        is_default=False,
+    ),
+    "epochs": Figure(
+        function="objectives.epochs",
+        inputs=("objectives",),
+        title="Recall by epochs",
+        section="What lifts the curse",
+        caption="""Recall against epochs of training and against the operations they take, the loss on new templates,
+        several network shapes, and a diffusion model with and without time conditioning. If the curse were a matter of
+        longer training, the autoregressive lines in the reverse direction would rise.""",
+        alt="""Small plots: the share of correct answers against epochs, in the same and in the reverse direction, and
+        against operations of training; the loss on new templates; the share in the reverse direction by network shape,
+        where tried, and with and without time conditioning. {recalled}.""",
+        needs=("trained",),
+        is_default=False,
+    ),
+}
+
+TABLES = {
+    "step_scaling": Table("Recall", "Share of correct answers by model, seed, test and number of denoising steps."),
+    "recall_differences": Table(
+        "Differences of recall", "Paired differences of recall between models, tests or steps."
+    ),
+    "likelihood": Table("Likelihood test", "How much more likely the correct answer is than a wrong one, by test."),
+    "objectives": Table("Objectives", "Recall and likelihood beside the training objective of each model."),
+    "probe": Table("First tokens", "The most probable first tokens after prompts, before and after fine-tuning."),
+    "causal_trace": Table("Causal traces", "Effects of restoring one site, by token role, layer and denoising stage."),
+    "traced_facts": Table("Traced facts", "How many facts were traced in each test, and why others were not."),
+    "trace_maps": Table("Maps of traces", "Correlations between maps of effects: corruptions, halves and directions."),
+    "time": Table("Effects over steps", "What answer tokens depend on at each denoising step."),
+    "keyvalue": Table("Values", "Outcome of the optimisation of each value v*."),
+    "symmetry": Table("Similarity", "Similarity of forward and reverse representations, with ceilings."),
+    "rank_one_edits": Table("Rank-one edits", "Success of ROME's edits, by site and measure, before and after."),
+    "finetuned_edits": Table(
+        "Fine-tuned edits", "What fine-tuning one direction changes, and its transfer to the other."
+    ),
+    "gradients": Table("Gradients", "Cosine similarity of the gradients of a fact's questions."),
+    "evidence": Table("Evidence on storage", "All measures as shares of what shared storage would show."),
+    "costs": Table("Costs", "Time, memory and an estimate of the energy of every job."),
+}
+
+# Drawn of a reference run as of this one.
+REFERENCE_FIGURES = ("evidence", "step_scaling", "trace_average", "handover")
+
+
+def select_figures(properties) -> dict[str, Figure]:
+    """The figures of a study with these `properties` ("diffusion", "trained", "untrained")."""
+    return {name: figure for name, figure in FIGURES.items() if set(figure.needs) <= set(properties)}
+
+
+def select_reference_figures(is_generated: bool, tables) -> list[str]:
+    """The figures to draw of a reference run that has these `tables`.
+
+    Of a run on generated people only the evidence is drawn: it differs from this study by its seeds.
+    """
+    names = REFERENCE_FIGURES[:1] if is_generated else REFERENCE_FIGURES
+    return [name for name in names if FIGURES[name].inputs[0] in tables]
+
+
+def label_reference(name: str, run: str) -> Figure:
+    """A figure as drawn of a reference run, whose name leads its title and its caption."""
+    figure, caption = FIGURES[name], f"Reference run {run}. {FIGURES[name].caption}"
+    return replace(figure, title=f"{run}: {figure.title}", caption=caption, section=SECTIONS[-1], is_default=True)
