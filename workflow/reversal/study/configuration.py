@@ -230,7 +230,10 @@ def _find_objective_conflicts(config, name, model):
             yield place, f"{format_path(place)} is {objective[key]!r}; allowed: {message}"
     if "mentions" in model["train_on"] and config["data"]["source"] != "generated":
         place = ["models", name, "train_on"]
-        yield place, f"{format_path(place)} has mentions; allowed: with data.source generated, which has their templates"
+        yield (
+            place,
+            f"{format_path(place)} has mentions; allowed: with data.source generated, which has their templates",
+        )
     if "network" in config["models"][name] and not is_made_here(model):
         yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"
 

@@ -44,9 +44,9 @@ def measure_rows(tokenizer, files, prompts=()):
                 tokens.token_range(row.text, encoding.offsets, span)
             longest = max(longest, (len(encoding.ids), file, line))
             shortest = min(shortest, len(tokenizer.encode(row.prompt).ids))
-    tokens, file, line = longest
+    length, file, line = longest
     return {
-        "longest_row": {"tokens": tokens, "file": file, "line": line},
+        "longest_row": {"tokens": length, "file": file, "line": line},
         "shortest_prompt": None if math.isinf(shortest) else shortest,
         "longest_probe": max(([len(tokenizer.encode(prompt).ids), prompt] for prompt in prompts), default=[0, ""]),
         "supports_subword_dropout": tokens.supports_subword_dropout(tokenizer.model),
@@ -90,10 +90,10 @@ def _find_errors(measured, config, name, model, base):
 
 def _find_sampling_errors(measured, config, name, canvas):
     """Probes that leave no room on a diffusion model's canvas, and too few steps for the sampler's blocks."""
-    tokens, prompt = measured["longest_probe"]
-    if tokens >= canvas and config["data"]["source"] != "pairs":
+    length, prompt = measured["longest_probe"]
+    if length >= canvas and config["data"]["source"] != "pairs":
         yield (
-            f"the probe's prompt {prompt!r} has {tokens} tokens, but the canvas of {name} has {canvas}; use shorter "
+            f"the probe's prompt {prompt!r} has {length} tokens, but the canvas of {name} has {canvas}; use shorter "
             "prompts in probe.file, or a wider canvas"
         )
     block, steps = config["sampling"]["block"], min(config["sampling"]["steps"])
