@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of the house, held against the house."""
+"""The structure that CONTRIBUTING.md describes, checked against the code."""
 
 import ast
 import re
@@ -9,8 +9,7 @@ import yaml
 
 from reversal.common import batches, closure
 from reversal.data import facts
-from reversal.models import noises
-from reversal.models.families import FAMILIES
+from reversal.models import vocabulary as models_vocabulary
 from reversal.recall import sampling
 from reversal.storage import vocabulary as storage_vocabulary
 from reversal.tracing import llama, vocabulary
@@ -19,12 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "workflow/reversal"
 MODULES = sorted(file.relative_to(LIBRARY).as_posix() for file in LIBRARY.rglob("*.py") if file.name != "__init__.py")
 SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
-# Each floor may import those before it, and itself.
-FLOORS = ["common", "data", "models", "training", "recall", "tracing", "memory", "figures", "paper"]
+# A package may import itself and those before it.
+LAYERS = ["common", "data", "models", "study", "training", "recall", "tracing", "storage", "figures", "paper"]
 
 
 def imported(file):
-    """The library's modules that a file imports, wherever in it: what the interpreter's own parser says."""
+    """The library's modules that a file imports anywhere, by Python's own parser."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("reversal")):
@@ -43,7 +42,7 @@ def test_code_inputs_miss_no_import(file):
     assert {path.relative_to(LIBRARY).as_posix() for path in closure._imports(file)} == imported(file)
 
 
-def test_a_closure_holds_what_is_imported_through_others_and_not_what_changes_no_result():
+def test_a_closure_has_indirect_imports_and_leaves_out_what_changes_no_result():
     found = {file.relative_to(LIBRARY).as_posix() for file in closure.code_of(ROOT / "workflow/scripts/finetune.py")}
     assert {"training/loop.py", "training/objective.py", "models/network.py", "data/facts.py"} <= found
     assert found.isdisjoint(closure.NO_RESULT_CHANGES_WITH)
@@ -52,9 +51,9 @@ def test_a_closure_holds_what_is_imported_through_others_and_not_what_changes_no
 
 def test_imports_run_one_way():
     for name in MODULES:
-        own = FLOORS.index(name.split("/")[0])
+        own = LAYERS.index(name.split("/")[0])
         for other in imported(LIBRARY / name):
-            assert FLOORS.index(other.split("/")[0]) <= own, f"{name} imports {other}"
+            assert LAYERS.index(other.split("/")[0]) <= own, f"{name} imports {other}"
 
 
 def test_packages_hold_no_code_of_their_own():
@@ -84,7 +83,7 @@ def test_every_rule_with_a_script_depends_on_that_scripts_code():
 
 
 def test_logs_and_benchmark_files_are_named_after_their_rules():
-    """By these names the table of costs knows which rule a job is of; what is shared by studies is in no study's."""
+    """The table of costs finds the rule of a job by these names; downloads are shared by studies and not counted."""
     unmeasured = {"download", "download_pairs", "costs", "numbers", "post", "page", "sortable"}
     for name, text in rules().items():
         if '"../scripts/' in text:
@@ -108,15 +107,15 @@ def test_no_rule_file_includes_another():
 
 
 def test_the_map_of_the_library_is_complete():
-    told = (ROOT / "CONTRIBUTING.md").read_text()
-    for package in FLOORS:
-        [row] = re.findall(rf"^\| `{package}/` \|(.*)\|$", told, re.M)
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for package in LAYERS:
+        [row] = re.findall(rf"^\| `{package}/` \|(.*)\|$", text, re.M)
         named = set(re.findall(r"`(\w+)`", row))
         assert named == {name.split("/")[1][:-3] for name in MODULES if name.startswith(f"{package}/")}, package
 
 
 def enums(node, path=()):
-    """Every list of allowed words in the schema, with its place."""
+    """Every list of allowed words in the schema, with its path."""
     if isinstance(node, dict):
         if "enum" in node:
             yield path, node["enum"]
@@ -135,20 +134,20 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             facts.GROUPS,
             facts.GROUPS | facts.CONTROL_GROUPS,
             facts.SPLITS,
-            FAMILIES,
-            noises.NOISES,
-            noises.PROTECTED,
-            noises.TIMES,
+            models_vocabulary.FAMILIES,
+            models_vocabulary.NOISES,
+            models_vocabulary.PROTECTED,
+            models_vocabulary.TIMES,
             facts.TRAIN_ON,
-            ("all", "protected"),
-            ("objectives", "epochs"),  # studies whose tables are kept
+            ("all", "control"),
+            ("objectives", "epochs"),  # reference runs with a table of objectives
             batches.PRECISIONS,
             llama.DTYPES,
             vocabulary.KINDS,
             sampling.ORDERS,
             sampling.SCHEDULES,
             sampling.REMASKINGS,
-            storage_vocabulary.LESSONS,
+            storage_vocabulary.EDIT_KINDS,
             storage_vocabulary.WEIGHTS,
             ("all", "peak"),
         )

@@ -4,29 +4,15 @@ The loss is a weighted cross-entropy at chosen positions. A diffusion network se
 original ones; an autoregressive network predicts each next token.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from ..models import network, vocabulary
+from ..study.resolve import Objective
 
 EPSILON = 1e-3  # the smallest time drawn in training, as in SMDM
 SUBJECT, OBJECT, PROMPT = 1, 2, 4  # marks of a token; one of the subject is marked SUBJECT | PROMPT
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is noised in training, and how: the names and meanings of `objective` in the configuration."""
-
-    noise: str = "mask"  # "mask": a mask replaces the token; "uniform": a random token; "gaussian": a noisy embedding
-    rate: float | str = "uniform"  # the probability that a token is noised: a number, or drawn uniformly for each row
-    # tokens that are never noised (in autoregressive training: never predicted): "none", the "subject", the "prompt",
-    # or, with "subject_given_object", the subject while the object is visible
-    protect: str = "none"
-    people: float | str = "all"  # whose tokens are protected: "all", a share of them, or the "control" people
-    exposure: float = 0.0  # the share of a row's presentations in which nothing is protected
-    time_conditioning: str = "none"  # "embedded": the network has an embedding of how much is noised
 
 
 EVERYWHERE = Objective()  # masks on any token, at a rate drawn uniformly

@@ -1,0 +1,112 @@
+"""A study, resolved once: every model complete, so that nothing has to be looked up in two places.
+
+config.yaml has a value for every setting, a study file replaces some of them, and a model may replace the study's
+canvas, training recipe, network shape and objective. `resolve_models` applies all of that. Rules, preflight checks and
+tables read its result, never the parts. Needs neither torch nor a validator.
+"""
+
+import copy
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Which tokens training noises and predicts: the names, meanings and defaults of `models.*.objective`.
+
+    An autoregressive model has no noise; there a protected token is never predicted.
+    """
+
+    noise: str = "mask"  # "mask": [MASK] in its place; "uniform": a random token; "gaussian": noise on its embedding
+    rate: float | str = "uniform"  # share of tokens that are noised: "uniform", drawn for each row, or a number
+    # Tokens that are never noised: "none", the "subject", the "prompt", or "subject_given_object": the subject while
+    # the object is visible.
+    protect: str = "none"
+    people: float | str = "all"  # whose tokens are protected: "all", a share of the people, or the "control" people
+    exposure: float = 0.0  # share of presentations of a protected row in which nothing is protected
+    time_conditioning: str = "none"  # "embedded": the network gets an embedding of the noise level
+
+
+def merge_defaults(config, defaults):
+    """`config` with its keys in the order of `defaults`, so that the order in a study file triggers no rerun.
+
+    Snakemake passes nested numbers of --config as text, as in sampling={guidance: 0.4}; they become numbers here.
+    """
+    if isinstance(config, dict) and isinstance(defaults, dict):
+        keys = [*(key for key in defaults if key in config), *config]
+        return {key: merge_defaults(config[key], defaults.get(key)) for key in keys}
+    if isinstance(config, str) and isinstance(defaults, int | float):
+        number = yaml.safe_load(config)
+        return number if isinstance(number, int | float) else config
+    return config
+
+
+def relocate_defaults(defaults, root):
+    """The default configuration with the folders that ship under `root` as paths from the working directory."""
+    config = copy.deepcopy(defaults)
+    data = config["data"]
+    for section in (data["generated"], data["pairs"], *config["models"].values()):
+        for key in section.keys() & {"words", "templates", "folder"}:
+            section[key] = os.path.relpath(Path(root) / section[key])
+    return config
+
+
+def resolve_models(config):
+    """{name: settings} of a study's models, each with all that holds for it.
+
+    family, base            as configured
+    source                  the section of its base: {"folder": …}, {"repo": …, "revision": …}, …; {} if made here
+    canvas, sampling        an autoregressive model decodes greedily, whatever the sampler's other settings
+    training                the recipe; None with `training: none`
+    network                 the shape of a network that is made here
+    objective               every field of `Objective`
+    train_on                which kinds of rows it is trained on
+    """
+    return {name: _resolve_model(model, config) for name, model in config["models"].items()}
+
+
+def _resolve_model(model, config):
+    base, canvas = model["base"], model.get("canvas", config["sampling"]["canvas"])
+    recipe = {} if config["training"] == "none" else config["training"]
+    return {
+        "family": model["family"],
+        "base": base,
+        "source": {"folder": model.get("folder")} if base == "folder" else model.get(base, {}),
+        "canvas": canvas,
+        "sampling": config["sampling"] | {"canvas": canvas} if is_diffusion(model) else {"canvas": canvas},
+        "training": recipe | model.get("training", {}) if recipe else None,
+        "network": config["network"] | model.get("network", {}),
+        "objective": asdict(Objective(**model.get("objective", {}))),
+        "train_on": model.get("train_on", ["facts"]),
+    }
+
+
+def is_diffusion(model):
+    """Whether a model is a masked diffusion model, or else autoregressive."""
+    return model["family"] == "diffusion"
+
+
+def is_made_here(model):
+    """Whether a model's network is made by this workflow, with the shape that `network` gives."""
+    return model["base"] in ("pretrain", "scratch")
+
+
+def has_mask_noise(model):
+    """Whether a model is trained with masks and no time embedding: all that tracing, edits and the article know."""
+    objective = model["objective"]
+    return objective["noise"] == "mask" and objective["time_conditioning"] == "none"
+
+
+def summarize_training(model):
+    """How a resolved model is trained: the first columns of tables/objectives.csv."""
+    return {
+        "family": model["family"],
+        **model["objective"],
+        "train_on": "+".join(model["train_on"]),
+        "epochs": model["training"]["epochs"] if model["training"] else 0,
+        "layers": model["network"]["layers"],
+        "width": model["network"]["width"],
+    }
