@@ -4,8 +4,8 @@
     python -m benchmarks.full_size FOLDER --study llada (or dream)      LLaDA-8B, beside the tiny model that ships
     snakemake --profile profiles/gpu --configfile FOLDER/study.yaml
 
-DATA is a local copy of the published data; without it the data are generated. It tells what each stage costs, nothing
-about language: the networks know only what they are fine-tuned on, for which `--epochs` can give them more time.
+DATA is a local copy of the published data; without it the data are generated. The study shows what each stage costs and
+nothing about language: the networks know only what they are fine-tuned on, to which `--epochs` can give more time.
 """
 
 import argparse
@@ -16,17 +16,18 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from benchmarks.shapes import LAYOUTS, PUBLISHED, SMDM_1028M
+from benchmarks.shapes import PUBLISHED, SMDM_1028M
 from reversal.data import berglund, generated
 from reversal.models import shards, smdm, tokens
+from reversal.models.layouts import LAYOUTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def write_weights(path, *, causal, seed, shape=SMDM_1028M):
-    """A checkpoint of a shape with lit-gpt's names, its matrices random."""
+    """Write a checkpoint with lit-gpt's tensor names and random matrices."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = smdm.expected(shape["vocab"], shape["width"], shape["mlp"], shape["layers"], causal)
+    sizes = smdm.expected_shapes(shape["vocab"], shape["width"], shape["mlp"], shape["layers"], causal)
     tensors = {
         name: torch.ones(size) if len(size) == 1 else torch.empty(size).normal_(0, 0.02, generator=generator)
         for name, size in sizes.items()
@@ -34,51 +35,51 @@ def write_weights(path, *, causal, seed, shape=SMDM_1028M):
     save_file(tensors, path)
 
 
-def write_checkpoint(folder, name, *, told, most=4 * 2**30):
-    """A checkpoint in LLaDA's or Dream's layout, its matrices random, in files of `most` bytes and one tensor more."""
+def write_checkpoint(folder, name, *, config, file_size=4 * 2**30):
+    """Write a checkpoint in LLaDA's or Dream's layout with random matrices, in files of a little over `file_size`."""
     layout = LAYOUTS[name]
     with torch.device("meta"):
-        net = layout.kind(layout.configuration(told, name))
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # billions of numbers, one after the other, take minutes
-    generator, part, size, places = torch.Generator(device).manual_seed(0), {}, 0, {}
+        net = layout.kind(layout.configuration(config, name))
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # billions of random numbers take minutes on a CPU
+    generator, part, size, files = torch.Generator(device).manual_seed(0), {}, 0, {}
     names = [layout.rename(ours) for ours, _ in net.named_parameters()]
     for theirs, parameter in zip(names, net.parameters(), strict=True):
-        one = torch.ones(parameter.shape, dtype=torch.bfloat16, device=device)
-        part[theirs] = (one if one.dim() == 1 else one.normal_(0, 0.02, generator=generator)).cpu()
-        size += one.nbytes
-        if size >= most or theirs == names[-1]:
-            file = f"model-{len(set(places.values())) + 1:05}.safetensors"
+        tensor = torch.ones(parameter.shape, dtype=torch.bfloat16, device=device)
+        part[theirs] = (tensor if tensor.dim() == 1 else tensor.normal_(0, 0.02, generator=generator)).cpu()
+        size += tensor.nbytes
+        if size >= file_size or theirs == names[-1]:
+            file = f"model-{len(set(files.values())) + 1:05}.safetensors"
             save_file(part, folder / file)
-            places |= dict.fromkeys(part, file)
+            files |= dict.fromkeys(part, file)
             part, size = {}, 0
-    (folder / shards.INDEX).write_text(json.dumps({"weight_map": places}))
-    (folder / "config.json").write_text(json.dumps(told))
+    (folder / shards.INDEX).write_text(json.dumps({"weight_map": files}))
+    (folder / "config.json").write_text(json.dumps(config))
 
 
-def write_tokenizer(path, texts, size, most=None):
-    """A tokenizer.json of exactly `size` ids: `most` at most (all, if None) for `texts`, others that mean nothing."""
-    tokenizer = tokens.train_tokenizer(texts, most or size)
+def write_tokenizer(path, texts, size, max_trained=None):
+    """Write a tokenizer.json of exactly `size` ids: at most `max_trained` learned from `texts`, the rest unused."""
+    tokenizer = tokens.train_tokenizer(texts, max_trained or size)
     tokenizer.add_tokens([f"<unused_{i}>" for i in range(size - len(tokenizer))])
     tokenizer.backend_tokenizer.save(str(path))
 
 
-def of_full_size(config, *, data, epochs):
-    """A study with a name of its own, local data, and so many epochs."""
+def full_size_study(config, *, data, epochs):
+    """The study of `config` with a name of its own, local data, and `epochs`."""
     source = {"source": "berglund", "berglund": {"folder": str(data)}} if data else {"source": "generated"}
     name = f"{config['study']}_full_size"
     return config | {"study": name, "data": source, "training": {**config["training"], "epochs": epochs}}
 
 
-def beside_the_tiny_one(config, folder):
-    """The study of `config`, with the checkpoint in `folder`, and the autoregressive model that ships."""
+def use_checkpoint(config, folder):
+    """The study of `config` with the checkpoint in `folder` and the bundled autoregressive model."""
     base = config["models"]["mdm"]["base"]
     mdm = {"family": "diffusion", "base": base, base: {"folder": str(folder)}}
     ar = {"family": "autoregressive", "base": "folder", "folder": "data/base/ar"}
     return config | {"models": {"mdm": mdm, "ar": ar}}
 
 
-def study(config, folder, *, shape=SMDM_1028M):
-    """The study of `config`, with the files of `folder` in the place of the hub's."""
+def use_local_files(config, folder, *, shape=SMDM_1028M):
+    """The study of `config` with the files of `folder` instead of the hub's."""
     config = dict(config)
     config["models"] = {
         name: {
@@ -96,7 +97,7 @@ def study(config, folder, *, shape=SMDM_1028M):
 
 
 def sentences(data):
-    """What the study trains on and asks; with all its words whole, rows fit into the canvas that the paper's has."""
+    """The study's training and test rows; with a token for each of their words, rows fit the paper's canvas."""
     if data:
         _, train, splits = berglund.read(data)
     else:
@@ -108,26 +109,26 @@ def sentences(data):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where to leave the files: 8 GB, or 16 GB")
+    parser.add_argument("folder", type=Path, help="where to write the files: 8 GB, or 16 GB")
     parser.add_argument("--study", choices=["paper", *PUBLISHED], default="paper")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     config = yaml.safe_load((ROOT / f"studies/{options.study}.yaml").read_text(encoding="utf-8"))
-    config = of_full_size(config, data=options.data, epochs=options.epochs)
+    config = full_size_study(config, data=options.data, epochs=options.epochs)
     if options.study in PUBLISHED:
-        told = PUBLISHED[options.study]
-        write_checkpoint(options.folder, options.study, told=told)
-        write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), told["vocab_size"], 20_000)
-        made = beside_the_tiny_one(config, options.folder)
+        published = PUBLISHED[options.study]
+        write_checkpoint(options.folder, options.study, config=published)
+        write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), published["vocab_size"], 20_000)
+        study = use_checkpoint(config, options.folder)
     else:
         for seed, (name, model) in enumerate(config["models"].items()):
             causal = model["family"] == "autoregressive"
             write_weights(options.folder / f"{name}.safetensors", causal=causal, seed=seed)
         write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), SMDM_1028M["vocab"])
-        made = study(config, options.folder)
-    (options.folder / "study.yaml").write_text(yaml.safe_dump(made), encoding="utf-8")
+        study = use_local_files(config, options.folder)
+    (options.folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The shapes of published networks that benchmarks give random weights."""
+"""The shapes of published networks, which benchmarks fill with random weights."""
 
 import torch
 
-from reversal.models import dream, llada
+from reversal.models.layouts import LAYOUTS
 
 SMDM_1028M = {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168}  # AR-1028M's too
-# What their config.json say of the shape, by the bases that read them.
+# {base: the part of the published config.json that gives the shape}
 PUBLISHED = {
     "llada": {
         "model_type": "llada",
@@ -37,11 +37,10 @@ PUBLISHED = {
         "eos_token_id": 151643,
     },
 }
-LAYOUTS = {"llada": llada.LAYOUT, "dream": dream.LAYOUT}
 
 
 def published_network(name, device):
-    """A network of LLaDA-8B's or Dream-7B's shape with random weights in bfloat16; eval mode."""
+    """A network of LLaDA-8B's or Dream-7B's shape with random bfloat16 weights, in eval mode."""
     layout = LAYOUTS[name]
     config = layout.configuration(PUBLISHED[name], name)
     before = torch.get_default_dtype()

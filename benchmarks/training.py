@@ -2,11 +2,11 @@
 
     python -m benchmarks.training                                  4 layers × 128 on the CPU
     python -m benchmarks.training --device cuda --size 1028m       the shape of SMDM-1028M, random weights
-    … --compile                                                    our loop with training.compile and training.record
+    … --compile                                                    our loop with training.compile and .cuda_graphs
     … --ours                                                       our loop alone
 
-On a GPU it also tells how much of the card's own bf16 matrix rate, measured in the same run, goes into tokens that are
-not padding: 6 FLOP a token and parameter that it is multiplied with.
+On a GPU it also prints which share of the GPU's bf16 matrix rate, measured in the same run, is spent on tokens that are
+not padding: 6 FLOP per token and parameter that it is multiplied with.
 """
 
 import argparse
@@ -28,11 +28,13 @@ SIZES = {
 STUDY_ROWS = 36_000  # 10 epochs of 3,600
 
 
-class Loss(Trainer):
+class DiffusionTrainer(Trainer):
     """Trainer with our diffusion objective."""
 
     def compute_loss(self, net, inputs, **_):
-        return objective.loss(net, objective.Targets(*(inputs[name].cpu() for name in objective.Targets._fields[:3])))
+        return objective.compute_loss(
+            net, objective.Targets(*(inputs[name].cpu() for name in objective.Targets._fields[:3]))
+        )
 
 
 def random_rows(number, shortest, longest, vocab):
@@ -41,28 +43,28 @@ def random_rows(number, shortest, longest, vocab):
     return [torch.randint(1, vocab, (length,), generator=generator).tolist() for length in lengths]
 
 
-def wait(device):
+def synchronize(device):
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def ours(net, rows, recipe, device):
-    """Seconds for one pass of our loop, and those of the second half of its steps, when nothing is new to it."""
-    wait(device)
+def time_loop(net, rows, recipe, device):
+    """Seconds for one epoch of our loop, and for the second half of its steps, after all set-up."""
+    synchronize(device)
     start = time.perf_counter()
     history = loop.fit(net, rows, recipe)
-    wait(device)
-    spent = np.cumsum([len(batch) for batch in batches(rows, recipe)]) / history.rows_per_second  # at each step
-    return time.perf_counter() - start, spent.iloc[-1] - spent.iloc[len(spent) // 2 - 1]
+    synchronize(device)
+    elapsed = np.cumsum([len(batch) for batch in batches(rows, recipe)]) / history.rows_per_second  # at each step
+    return time.perf_counter() - start, elapsed.iloc[-1] - elapsed.iloc[len(elapsed) // 2 - 1]
 
 
 def batches(rows, recipe):
-    """Row numbers of each step."""
+    """The row numbers of each step."""
     return loop.epoch_batches([len(row) for row in rows], recipe.batch, seed=recipe.seed, epoch=0)
 
 
-def trainers(net, rows, recipe, device):
-    """Seconds for the same batches through Trainer."""
+def time_trainer(net, rows, recipe, device):
+    """Seconds for the same batches with transformers' Trainer."""
     order = batches(rows, recipe)
 
     def collate(batch):
@@ -93,24 +95,24 @@ def trainers(net, rows, recipe, device):
             remove_unused_columns=False,
             dataloader_pin_memory=False,
         )
-        trainer = Loss(model=net, args=arguments, train_dataset=rows, data_collator=collate)
-        wait(device)
+        trainer = DiffusionTrainer(model=net, args=arguments, train_dataset=rows, data_collator=collate)
+        synchronize(device)
         start = time.perf_counter()
         trainer.train()
-        wait(device)
+        synchronize(device)
         return time.perf_counter() - start
 
 
 def matrix_rate(device, size=8192, rounds=30):
-    """bf16 FLOP/s of a large product."""
+    """bf16 FLOP/s of a large matrix product."""
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     for _ in range(5):
         a @ b
-    wait(device)
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(rounds):
         a @ b
-    wait(device)
+    synchronize(device)
     return 2 * size**3 * rounds / (time.perf_counter() - start)
 
 
@@ -118,30 +120,29 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default="cpu")
     parser.add_argument("--size", choices=SIZES, default="default")
-    parser.add_argument("--steps", type=int, default=40, help="steps of 64 rows in each pass")
-    parser.add_argument("--rounds", type=int, default=3, help="passes of each loop, in turns; the best counts")
-    parser.add_argument("--compile", action="store_true", help="our loop with training.compile and training.record")
+    parser.add_argument("--steps", type=int, default=40, help="steps of 64 rows in each epoch")
+    parser.add_argument("--rounds", type=int, default=3, help="epochs of each loop, in turns; the fastest counts")
+    parser.add_argument("--compile", action="store_true", help="our loop with training.compile and .cuda_graphs")
     parser.add_argument("--ours", action="store_true", help="our loop alone")
     options = parser.parse_args()
     size, device = SIZES[options.size], options.device
     rows = random_rows(64 * options.steps, *size["rows"], size["shape"]["vocab"])
     recipe = loop.Recipe(
-        epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile, record=options.compile
+        epochs=1, batch=64, learning_rate=1e-4, warmup_steps=10, compile=options.compile, cuda_graphs=options.compile
     )
     net = network.new(causal=False, eos=0, seed=0, **size["shape"]).to(device)
-    peers, mine = [], []
+    trainer_seconds, loop_seconds = [], []
     for _ in range(options.rounds):
         if not options.ours:
-            peers.append(trainers(net, rows, recipe, device))
-        mine.append(ours(net, rows, recipe, device))
-    fast, second_half = map(min, zip(*mine, strict=True))
+            trainer_seconds.append(time_trainer(net, rows, recipe, device))
+        loop_seconds.append(time_loop(net, rows, recipe, device))
+    fastest, second_half = map(min, zip(*loop_seconds, strict=True))
     print(f"{options.size}, {network.parameter_count(net) / 1e6:.1f}M parameters, batches of 64, {device}")
-    best = ({"transformers' Trainer": min(peers)} if peers else {}) | {"ours": fast}
+    best = ({"transformers' Trainer": min(trainer_seconds)} if trainer_seconds else {}) | {"ours": fastest}
     for name, seconds in best.items():
         print(f"{name:24}{len(rows) / seconds:9.0f} rows/s{next(iter(best.values())) / seconds:7.2f} ×")
-    print(
-        f"{STUDY_ROWS} rows at our rate: {STUDY_ROWS / len(rows) * fast:.0f} s; the first pass took {mine[0][0]:.1f} s"
-    )
+    study = STUDY_ROWS / len(rows) * fastest
+    print(f"{STUDY_ROWS} rows at our rate: {study:.0f} s; the first epoch took {loop_seconds[0][0]:.1f} s")
     if device.type == "cuda":
         order = batches(rows, recipe)
         tokens = sum(len(rows[i]) for batch in order[len(order) // 2 :] for i in batch)
@@ -149,7 +150,7 @@ def main():
         used, possible = 6 * multiplied * tokens / second_half, matrix_rate(device)
         print(f"in the second half of the steps, {2e3 * second_half / len(order):.1f} ms each:")
         print(
-            f"{used / 1e12:.0f} of {possible / 1e12:.0f} TFLOP/s ({used / possible:.0%}) in tokens that are not padding"
+            f"{used / 1e12:.0f} of {possible / 1e12:.0f} TFLOP/s ({used / possible:.0%}) on tokens that are not padding"
         )
         print(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most")
 
