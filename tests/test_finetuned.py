@@ -13,30 +13,30 @@ from reversal.common.errors import UserError
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.storage import finetuned, gradients, transfer
-from reversal.storage.scoring import LanguageModel, answer_loss, collate, question
-from reversal.storage.vocabulary import LEARNT
+from reversal.storage.scoring import LanguageModel, answer_loss, collate, encode_question
+from reversal.storage.vocabulary import CONVERGED
 
 NAMES = [f"N{letter}" for letter in "abcdefgh"]
 DEEDS = [f"d{letter}" for letter in "abcdefgh"]
-FORWARD = ("Then {} is", "So {} is", "Now {} is", "Here {} is")
-REVERSE = ("Then {} was", "So {} was", "Now {} was", "Here {} was")
-SETTINGS = finetuned.Rewriting(
+FORWARD_TEMPLATES = ("Then {} is", "So {} is", "Now {} is", "Here {} is")
+REVERSE_TEMPLATES = ("Then {} was", "So {} was", "Now {} was", "Here {} was")
+SETTINGS = finetuned.EditSettings(
     groups=("both",),
-    lessons=("rewrite",),
+    kinds=("replace",),
     weights=("all",),
     adapter={"rank": 4, "alpha": 8},
     max_facts=6,
-    others=3,
-    rehearsed=2,
-    templates=2,
+    neighbours=3,
+    replay=2,
+    edit_templates=2,
     learning_rate=0.3,
     steps=(4, 24),
-    bar=0.3,
+    converged_below=0.3,
     seed=1,
 )
 
 
-def rows(templates, subjects, answers):
+def make_rows(templates, subjects, answers):
     return [
         Row(f"p-{n}", i, text.format(subject), f" {answer}.", (text.index("{"), text.index("{") + 2), (1, 3))
         for n, (subject, answer) in enumerate(zip(subjects, answers, strict=True))
@@ -44,14 +44,14 @@ def rows(templates, subjects, answers):
     ]
 
 
-AHEAD, BACK = rows(FORWARD, NAMES, DEEDS), rows(REVERSE, DEEDS, NAMES)
+FORWARD_ROWS, REVERSE_ROWS = make_rows(FORWARD_TEMPLATES, NAMES, DEEDS), make_rows(REVERSE_TEMPLATES, DEEDS, NAMES)
 
 
 class Associations(nn.Module):
-    """A network that answers with what goes with the words in sight: by one matrix both ways, or by one for each way.
+    """A network that answers with the partner of the visible words: by one matrix for both directions, or one for each.
 
-    The state at every position is a score for every token. What shares is made so by construction: the score of token
-    `i` beside token `j` is S[i, j] + S[j, i], whichever is asked for. Names and deeds count, other words do not.
+    The state at every position is a score for every token. Shared storage is by construction: the score of token `i`
+    next to token `j` is S[i, j] + S[j, i] in both directions. Only names and deeds count, not other words.
     """
 
     def __init__(self, words, *, shared, strength=10.0):
@@ -88,153 +88,155 @@ class Associations(nn.Module):
 
 
 class Read:
-    """`network` asks a network's base model for states and modules."""
+    """Stand-in for the base model, from which `network` reads states and modules."""
 
     def __init__(self, net):
         self.net = net
 
-    def __call__(self, **given):
-        return self.net.read(**given)
+    def __call__(self, **inputs):
+        return self.net.read(**inputs)
 
     def modules(self):
         return self.net.modules()
 
 
-def associations(**how):
-    words = tokens.train_tokenizer([row.text for row in AHEAD + BACK] * 5, 400)
-    net = Associations(words, **how)
+def make_associations(**options):
+    words = tokens.train_tokenizer([row.text for row in FORWARD_ROWS + REVERSE_ROWS] * 5, 400)
+    net = Associations(words, **options)
     net.base_model = Read(net)
     return LanguageModel(net, words, 8)
 
 
-def carried(lm, *, lesson="rewrite"):
-    table = finetuned.finetuned(lm, AHEAD, BACK, kind=lesson, weights="all", settings=SETTINGS, rng=random.Random(1))
-    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d", "weights": "all"}
-    found = transfer.rewriting(table.assign(**run, lesson=lesson))
-    return found[(found.steps == LEARNT) & (found.about == "difference")].set_index(["asked", "answer"])
+def measure_transfer(lm, *, kind="replace"):
+    options = {"kind": kind, "weights": "all", "settings": SETTINGS, "rng": random.Random(1)}
+    table = finetuned.make_edits(lm, FORWARD_ROWS, REVERSE_ROWS, **options)
+    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d", "weights": "all"}
+    summary = transfer.summarize_edits(table.assign(**run, kind=kind))
+    return summary[(summary.steps == CONVERGED) & (summary.about == "difference")].set_index(["question", "answer"])
 
 
-@pytest.mark.parametrize("lesson", ["rewrite", "forget"])
-def test_a_memory_that_both_directions_share_is_found_and_two_memories_are_not(lesson):
-    shared, apart = (carried(associations(shared=shared), lesson=lesson) for shared in (True, False))
-    for answer in shared.loc["other"].index:
-        assert shared.loc["other", answer].transfer_low > 0.1
-        assert apart.loc["other", answer].transfer == pytest.approx(0, abs=0.01)
+@pytest.mark.parametrize("kind", ["replace", "forget"])
+def test_edits_transfer_with_shared_storage_and_not_with_separate_storage(kind):
+    shared, separate = (measure_transfer(make_associations(shared=shared), kind=kind) for shared in (True, False))
+    for answer in shared.loc["reverse"].index:
+        assert shared.loc["reverse", answer].transfer_low > 0.1
+        assert separate.loc["reverse", answer].transfer == pytest.approx(0, abs=0.01)
 
 
-def test_other_templates_of_what_was_taught_follow_it():
-    found = carried(associations(shared=False))
-    assert found.learnt.eq(1).all()
-    assert found.loc["same"].transfer.between(0.7, 1.1).all()
+def test_an_edit_transfers_to_held_out_templates():
+    summary = measure_transfer(make_associations(shared=False))
+    assert summary.converged.eq(1).all()
+    assert summary.loc["paraphrase"].transfer.between(0.7, 1.1).all()
 
 
-def test_a_reverse_read_from_forward_answers_is_one_memory_by_construction():
-    found = carried(associations(shared=False))
-    assert found.loc["inverted", "new"].transfer_low > 0.3
+def test_a_reverse_derived_from_forward_answers_has_shared_storage_by_construction():
+    summary = measure_transfer(make_associations(shared=False))
+    assert summary.loc["bayes_inverse", "new"].transfer_low > 0.3
 
 
-def test_the_inversion_is_bayes_rule_over_those_at_hand():
-    scores = {("same", 0, x, "y"): float(np.log(p)) for x, p in (("a", 0.1), ("b", 0.3))}
-    found = finetuned._inverted(scores)
-    assert np.exp(found["inverted", 0, "a", "y"][0]) == pytest.approx(0.25)
-    assert found["inverted", 0, "b", "y"][1] == 1
+def test_the_inverse_is_bayes_rule_over_the_candidates():
+    scores = {("paraphrase", 0, x, "y"): float(np.log(p)) for x, p in (("a", 0.1), ("b", 0.3))}
+    inverse = finetuned._invert_by_bayes(scores)
+    assert np.exp(inverse["bayes_inverse", 0, "a", "y"][0]) == pytest.approx(0.25)
+    assert inverse["bayes_inverse", 0, "b", "y"][1] == 1
 
 
 @pytest.mark.parametrize(("causal", "weights"), [(False, "all"), (True, "all"), (False, "adapter")])
-def test_lessons_are_undone_and_the_same_seed_gives_the_same_table(causal, weights):
+def test_edits_are_undone_and_the_same_seed_gives_the_same_table(causal, weights):
     words = storage_fixtures.tokenizer()
     net = storage_fixtures.network(words, causal=causal, steps=20)
     lm = LanguageModel(net, words, storage_fixtures.CANVAS)
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
     settings = dataclasses.replace(SETTINGS, weights=(weights,), max_facts=2, steps=(2,), learning_rate=1e-3)
     tables = [
-        finetuned.rewrite_all(lm, storage_fixtures.rows(), storage_fixtures.rows("name"), settings).round(12)
+        finetuned.make_all_edits(lm, storage_fixtures.rows(), storage_fixtures.rows("name"), settings).round(12)
         for _ in range(2)
     ]
     pd.testing.assert_frame_equal(*tables)
     assert {name: parameter.requires_grad for name, parameter in net.named_parameters()} == dict.fromkeys(before, True)
     assert all((parameter == before[name]).all() for name, parameter in net.named_parameters())
-    assert (tables[0].groupby(["asked", "about", "answer"]).size() == 2).all()
+    assert (tables[0].groupby(["question", "about", "answer"]).size() == 2).all()
 
 
 @pytest.mark.parametrize("weights", ["mlp", "attention", "layer 1", "adapter"])
-def test_a_lesson_moves_only_the_weights_that_are_named(weights):
+def test_an_edit_changes_only_the_named_weights(weights):
     words = storage_fixtures.tokenizer()
     net = storage_fixtures.network(words, causal=False)
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
     part = {"mlp": ".mlp.", "attention": ".self_attn.", "layer 1": "layers.1.", "adapter": ".lora_"}[weights]
     lm = LanguageModel(net, words, storage_fixtures.CANVAS)
-    with finetuned.being_taught(lm, storage_fixtures.rows()[:2], [], weights, SETTINGS) as learn:
-        learn(2)
-        own = {name.replace(".base_layer", ""): parameter for name, parameter in net.named_parameters()}
-        moved = {name for name, parameter in own.items() if name not in before or (parameter != before[name]).any()}
-    assert moved
-    assert all(part in name for name in moved)
+    with finetuned.fine_tune(lm, storage_fixtures.rows()[:2], [], weights, SETTINGS) as train:
+        train(2)
+        after = {name.replace(".base_layer", ""): parameter for name, parameter in net.named_parameters()}
+        changed = {name for name, parameter in after.items() if name not in before or (parameter != before[name]).any()}
+    assert changed
+    assert all(part in name for name in changed)
 
 
-def test_a_subject_nobody_has_is_half_of_two_others_and_needs_two_words():
-    asked = finetuned.Questions(storage_fixtures.rows("name"))
-    assert asked.rows[finetuned.unowned("p-0"), 0].prompt == "The name of a red singer is"
+def test_an_invented_subject_is_half_of_two_others_and_needs_two_words():
+    prompts = finetuned.Prompts(storage_fixtures.rows("name"))
+    assert prompts.rows[finetuned.invented_id("p-0"), 0].prompt == "The name of a red singer is"
     with pytest.raises(UserError, match="'Ada' is one word"):
-        finetuned.plan(
-            storage_fixtures.tokenizer(), storage_fixtures.rows(), kind="teach", settings=SETTINGS, rng=random.Random(1)
-        )
+        options = {"kind": "insert", "settings": SETTINGS, "rng": random.Random(1)}
+        finetuned.plan_edits(storage_fixtures.tokenizer(), storage_fixtures.rows(), **options)
 
 
 @pytest.mark.parametrize("weights", ["all", "adapter"])
-def test_a_new_person_is_taught_what_the_donor_is_known_for(weights):
+def test_an_inserted_person_gets_the_answer_of_the_target(weights):
     words = storage_fixtures.tokenizer()
     lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=20), words, storage_fixtures.CANVAS)
-    how = {"weights": weights, "settings": dataclasses.replace(SETTINGS, max_facts=2, learning_rate=1e-2)}
-    table = finetuned.finetuned(
-        lm, storage_fixtures.rows("name"), storage_fixtures.rows(), kind="teach", rng=random.Random(1), **how
+    options = {"weights": weights, "settings": dataclasses.replace(SETTINGS, max_facts=2, learning_rate=1e-2)}
+    table = finetuned.make_edits(
+        lm, storage_fixtures.rows("name"), storage_fixtures.rows(), kind="insert", rng=random.Random(1), **options
     )
-    taught = table[(table.asked == "taught") & (table.steps == 24)]
-    assert set(taught.answer) == {"new"}
-    assert (taught.after > taught.before + 1).all()
+    edited = table[(table.question == "edited") & (table.steps == 24)]
+    assert set(edited.answer) == {"new"}
+    assert (edited.after > edited.before + 1).all()
 
 
-def test_gradients_of_a_shared_memory_point_the_same_way_and_of_two_do_not():
-    def compared(shared):
-        lm = associations(shared=shared, strength=2.0)
-        names = sorted({row.fact for row in AHEAD})
-        forward, reverse = (gradients.gradients(lm, some, names)["mlp 0"] for some in (AHEAD, BACK))
-        own, others = gradients._own_and_others((forward @ reverse.T).numpy())
-        return own - others, gradients.paired_by_chance((forward @ reverse.T).numpy(), np.random.default_rng(0))
+def test_gradients_of_shared_storage_are_similar_and_of_separate_storage_orthogonal():
+    def compare(shared):
+        lm = make_associations(shared=shared, strength=2.0)
+        facts = sorted({row.fact for row in FORWARD_ROWS})
+        forward, reverse = (
+            gradients.compute_gradients(lm, rows, facts)["mlp 0"] for rows in (FORWARD_ROWS, REVERSE_ROWS)
+        )
+        own, others = gradients._split_diagonal((forward @ reverse.T).numpy())
+        return own - others, gradients.permutation_p((forward @ reverse.T).numpy(), np.random.default_rng(0))
 
-    together, p = compared(True)
-    assert (together > 0).all()
+    difference, p = compare(True)
+    assert (difference > 0).all()
     assert p < 0.001
-    assert np.allclose(compared(False)[0], 0)
+    assert np.allclose(compare(False)[0], 0)
 
 
 def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
     words = storage_fixtures.tokenizer()
     lm = LanguageModel(storage_fixtures.network(words, causal=False), words, storage_fixtures.CANVAS)
-    asked = storage_fixtures.rows()[:2]
-    batches = collate(lm.net, [question(lm, row) for row in asked])
+    rows = storage_fixtures.rows()[:2]
+    batches = collate(lm.net, [encode_question(lm, row) for row in rows])
     matrix = network.layers(lm.net)[1].mlp.up_proj
-    [whole] = torch.autograd.grad(answer_loss(lm.net, batches), matrix.weight)
+    [gradient] = torch.autograd.grad(answer_loss(lm.net, batches), matrix.weight)
     with finetuned.trainable(lm.net, "adapter", {"rank": 4, "alpha": 8}):
-        found = gradients.gradients(lm, asked, [asked[0].fact])
-        assert set(found) == {f"{part} {layer}" for part in ("attention", "mlp") for layer in range(3)}
+        computed = gradients.compute_gradients(lm, rows, [rows[0].fact])
+        assert set(computed) == {f"{part} {layer}" for part in ("attention", "mlp") for layer in range(3)}
         answer_loss(lm.net, batches).backward()
         adapter = network.layers(lm.net)[1].mlp.up_proj
         first, second = (side["default"].weight for side in (adapter.lora_A, adapter.lora_B))
-        torch.testing.assert_close(second.grad, 8 / 4 * whole @ first.T)
+        torch.testing.assert_close(second.grad, 8 / 4 * gradient @ first.T)
         assert not first.grad.any()
 
 
-def test_a_question_looks_where_it_looks_itself():
+def test_the_attention_of_a_prompt_correlates_with_itself():
     words = storage_fixtures.tokenizer()
     lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=20), words, storage_fixtures.CANVAS)
-    asked = storage_fixtures.rows()
-    names = sorted({row.fact for row in asked})
-    found = gradients.compare_attention(lm, asked, asked, names, rng=np.random.default_rng(0))
-    assert np.allclose(found.cosine, 1)
-    assert found.p.iloc[0] < 0.01
-    looked = gradients.attention_to_subject(lm, asked, names)
-    assert ((looked > 0) & (looked < 1)).any()
+    rows = storage_fixtures.rows()
+    facts = sorted({row.fact for row in rows})
+    compared = gradients.compare_attention(lm, rows, rows, facts, rng=np.random.default_rng(0))
+    assert np.allclose(compared.cosine, 1)
+    assert compared.p.iloc[0] < 0.01
+    attention = gradients.attention_to_subject(lm, rows, facts)
+    assert ((attention > 0) & (attention < 1)).any()
     assert lm.net.config._attn_implementation == "sdpa"
 
 
@@ -242,19 +244,22 @@ def test_gradients_become_a_table_with_a_ceiling():
     words = storage_fixtures.tokenizer()
     lm = LanguageModel(storage_fixtures.network(words, causal=True, steps=20), words)
     table = gradients.compare(lm, storage_fixtures.rows(), storage_fixtures.rows("name"), rng=np.random.default_rng(0))
-    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d"}
-    found = transfer.gradients(table.assign(**run)).set_index(["part", "against"])
-    assert found.loc[("all", "forward"), "value"] > found.loc[("all", "reverse"), "value"]
-    assert found.loc[("attention to the subject", "reverse"), "n"] == len(storage_fixtures.NAMES)
-    assert found.ci_low.le(found.value).all()
+    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
+    summary = transfer.summarize_gradients(table.assign(**run)).set_index(["part", "against"])
+    assert summary.loc[("all", "forward"), "value"] > summary.loc[("all", "reverse"), "value"]
+    assert summary.loc[("attention to the subject", "reverse"), "n"] == len(storage_fixtures.NAMES)
+    assert summary.ci_low.le(summary.value).all()
 
 
-def test_with_no_facts_to_rewrite_the_tables_are_empty_and_whole():
-    lm = associations(shared=True)
-    lessons = finetuned.rewrite_all(lm, AHEAD, BACK, dataclasses.replace(SETTINGS, max_facts=0))
-    compared = gradients.compare(lm, AHEAD, BACK, rng=np.random.default_rng(0), max_facts=0)
-    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "rewritten": "p2d"}
-    for make, table, column in ((transfer.rewriting, lessons, "transfer"), (transfer.gradients, compared, "p")):
-        made = make(table.assign(**run))
-        assert made.empty
-        assert column in made
+def test_with_no_facts_to_edit_the_tables_are_empty_with_all_columns():
+    lm = make_associations(shared=True)
+    edits = finetuned.make_all_edits(lm, FORWARD_ROWS, REVERSE_ROWS, dataclasses.replace(SETTINGS, max_facts=0))
+    compared = gradients.compare(lm, FORWARD_ROWS, REVERSE_ROWS, rng=np.random.default_rng(0), max_facts=0)
+    run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
+    for summarize, table, column in (
+        (transfer.summarize_edits, edits, "transfer"),
+        (transfer.summarize_gradients, compared, "p"),
+    ):
+        summary = summarize(table.assign(**run))
+        assert summary.empty
+        assert column in summary

@@ -8,7 +8,7 @@ import torch
 
 from reversal.models import network, tokens
 from reversal.storage import keyvalue, rank_one, scoring
-from reversal.storage.compute_v import Search
+from reversal.storage.compute_v import ValueOptimization
 from reversal.storage.scoring import LanguageModel
 
 CANVAS = storage_fixtures.CANVAS
@@ -24,7 +24,7 @@ def words():
 @pytest.fixture(scope="module")
 def networks(words):
     """Both families, and a network whose down-projection is transposed and has a bias."""
-    gpt2 = storage_fixtures.another_make(words)
+    gpt2 = storage_fixtures.gpt2_network(words)
     torch.nn.init.normal_(network.down_projection(network.layers(gpt2)[LAYER]).bias)
     return {
         "mdm": storage_fixtures.network(words, causal=False, steps=80),
@@ -35,21 +35,21 @@ def networks(words):
 
 @pytest.fixture(scope="module")
 def ids(words):
-    return [tokens.encode(words, row).ids for row in storage_fixtures.everything()]
+    return [tokens.encode(words, row).ids for row in storage_fixtures.all_rows()]
 
 
 @pytest.fixture(scope="module")
-def donors(words):
-    return rank_one.choose_donors(words, storage_fixtures.rows(), rng=np.random.default_rng(0))
+def targets(words):
+    return rank_one.choose_targets(words, storage_fixtures.rows(), rng=np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
-def strangers(words, donors):
-    return rank_one.choose_donors(words, storage_fixtures.rows("name"), rng=np.random.default_rng(1), apart=donors)
+def unrelated(words, targets):
+    return rank_one.choose_targets(words, storage_fixtures.rows("name"), rng=np.random.default_rng(1), exclude=targets)
 
 
-def test_a_stranger_is_neither_the_fact_nor_its_donor(donors, strangers):
-    assert all(strangers[fact] not in (fact, donor) for fact, donor in donors.items())
+def test_an_unrelated_fact_is_neither_the_fact_nor_its_target(targets, unrelated):
+    assert all(unrelated[fact] not in (fact, target) for fact, target in targets.items())
 
 
 @pytest.fixture
@@ -61,16 +61,16 @@ def moments(net, ids, generator):
     return rank_one.second_moments(net, ids, layers=[LAYER], canvas=CANVAS, generator=generator)[LAYER]
 
 
-def pairs(net, generator):
-    """Three keys and values at random, of the size that the network's own layer has."""
+def draw_keyvalues(net, generator):
+    """Three random keys and values, of the widths of the network's layer."""
     width, mlp = keyvalue.down_weight(net, LAYER).shape
     return torch.randn(3, mlp, generator=generator), torch.randn(3, width, generator=generator)
 
 
-def changes(net, keys, values, moment):
-    """The edit of each key and value by itself."""
-    every = zip(keys, values, rank_one.directions(keys, moment), strict=True)
-    return [rank_one.update(net, LAYER, *one) for one in every]
+def compute_updates(net, keys, values, moment):
+    """The update of each key and value by itself."""
+    edits = zip(keys, values, rank_one.compute_u(keys, moment), strict=True)
+    return [rank_one.compute_update(net, LAYER, *edit) for edit in edits]
 
 
 def project(net, keys):
@@ -83,56 +83,55 @@ def project(net, keys):
 @pytest.mark.parametrize("name", ["mdm", "ar", "gpt2"])
 def test_the_edited_matrix_gives_the_value_for_the_key(name, networks, ids, generator):
     net = networks[name]
-    keys, values = pairs(net, generator)
-    for key, value, change in zip(keys, values, changes(net, keys, values, moments(net, ids, generator)), strict=True):
-        with rank_one.edited(net, LAYER, change), torch.no_grad():
+    keys, values = draw_keyvalues(net, generator)
+    updates = compute_updates(net, keys, values, moments(net, ids, generator))
+    for key, value, update in zip(keys, values, updates, strict=True):
+        with rank_one.apply_update(net, LAYER, update), torch.no_grad():
             assert torch.allclose(project(net, key), value, atol=1e-4)
-        assert torch.linalg.matrix_rank(change) == 1
+        assert torch.linalg.matrix_rank(update) == 1
 
 
-def test_a_second_edit_is_of_the_matrix_as_the_first_left_it(networks, ids, generator):
+def test_a_second_update_starts_from_the_matrix_that_the_first_left(networks, ids, generator):
     net = networks["mdm"]
-    keys, values = pairs(net, generator)
-    ways = rank_one.directions(keys, moments(net, ids, generator))
-    with rank_one.edited(net, LAYER, rank_one.update(net, LAYER, keys[0], values[0], ways[0])):
-        second = rank_one.update(net, LAYER, keys[1], values[1], ways[1])
-        with rank_one.edited(net, LAYER, second), torch.no_grad():
+    keys, values = draw_keyvalues(net, generator)
+    u = rank_one.compute_u(keys, moments(net, ids, generator))
+    with rank_one.apply_update(net, LAYER, rank_one.compute_update(net, LAYER, keys[0], values[0], u[0])):
+        second = rank_one.compute_update(net, LAYER, keys[1], values[1], u[1])
+        with rank_one.apply_update(net, LAYER, second), torch.no_grad():
             assert torch.allclose(project(net, keys[1]), values[1], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mdm", "gpt2"])
-def test_keys_orthogonal_by_the_second_moment_are_left_alone(name, networks, ids, generator):
+def test_keys_orthogonal_under_the_second_moment_keep_their_output(name, networks, ids, generator):
     net = networks[name]
-    keys, values = pairs(net, generator)
+    keys, values = draw_keyvalues(net, generator)
     moment = moments(net, ids, generator)
     ridged = moment + rank_one.RIDGE * moment.diagonal().mean() * torch.eye(len(moment))
     direction = torch.linalg.solve(ridged, keys[0].double()).float()
     other = keys[1] - keys[0] * (keys[1] @ direction) / (keys[0] @ direction)
     before = project(net, other).detach()
-    with rank_one.edited(net, LAYER, changes(net, keys, values, moment)[0]), torch.no_grad():
+    with rank_one.apply_update(net, LAYER, compute_updates(net, keys, values, moment)[0]), torch.no_grad():
         assert torch.allclose(project(net, other), before, atol=1e-4)
         assert not torch.allclose(project(net, keys[1]), before, atol=1e-4)
 
 
-def test_the_update_disturbs_usual_keys_less_than_one_that_does_not_know_them(networks, ids, generator, monkeypatch):
+def test_the_update_changes_typical_keys_less_than_one_without_the_second_moment(networks, ids, generator, monkeypatch):
     monkeypatch.setattr(rank_one, "RIDGE", 1e-6)
     net = networks["ar"]
-    keys, values = pairs(net, generator)
+    keys, values = draw_keyvalues(net, generator)
     moment = moments(net, ids, generator)
-    blind = torch.eye(len(moment)).double()
-    disturbance = [
-        torch.trace(change @ moment @ change.T)
-        for change in (changes(net, keys, values, some)[0] for some in (moment, blind))
-    ]
+    identity = torch.eye(len(moment)).double()
+    updates = [compute_updates(net, keys, values, assumed)[0] for assumed in (moment, identity)]
+    disturbance = [torch.trace(update @ moment @ update.T) for update in updates]
     assert disturbance[0] < disturbance[1]
 
 
 @pytest.mark.parametrize("name", ["mdm", "gpt2"])
-def test_weights_come_back_bit_for_bit_whatever_happens(name, networks, generator):
+def test_weights_are_restored_bit_for_bit_after_an_exception(name, networks, generator):
     net = networks[name]
     before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
-    change = torch.randn(keyvalue.down_weight(net, LAYER).shape, generator=generator)
-    with pytest.raises(KeyboardInterrupt), rank_one.edited(net, LAYER, change):
+    update = torch.randn(keyvalue.down_weight(net, LAYER).shape, generator=generator)
+    with pytest.raises(KeyboardInterrupt), rank_one.apply_update(net, LAYER, update):
         assert not torch.equal(keyvalue.down_weight(net, LAYER), before_weight(before, net))
         raise KeyboardInterrupt
     assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
@@ -157,19 +156,19 @@ def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids, 
         for row in ids:
             network.hidden(net, torch.tensor([row]))
     handle.remove()
-    every = torch.cat(keys).double()
-    found = rank_one.second_moments(net, ids, layers=[LAYER])[LAYER]
-    assert torch.allclose(found, every.T @ every / len(every), atol=1e-5)
+    keys = torch.cat(keys).double()
+    moment = rank_one.second_moments(net, ids, layers=[LAYER])[LAYER]
+    assert torch.allclose(moment, keys.T @ keys / len(keys), atol=1e-5)
 
 
-def test_second_moments_are_the_same_where_memory_is_short(networks, ids, short_of_memory):
+def test_second_moments_are_the_same_when_memory_runs_out(networks, ids, short_of_memory):
     expected = rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER]
     tried = short_of_memory(2)
     assert torch.allclose(rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER], expected)
     assert max(tried) > 2
 
 
-def test_second_moments_of_a_diffusion_network_are_seeded_and_see_masks(networks, ids):
+def test_second_moments_of_a_diffusion_network_are_seeded_and_include_masks(networks, ids):
     net = networks["mdm"]
     first, again, other = (moments(net, ids, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
@@ -177,74 +176,75 @@ def test_second_moments_of_a_diffusion_network_are_seeded_and_see_masks(networks
     assert torch.linalg.eigvalsh(first).min() > -1e-9
 
 
-# Edits and what they do
+# Edits and their evaluation
 
 
-def test_a_donor_has_another_answer_of_as_many_tokens(words, donors):
+def test_a_target_has_another_answer_of_as_many_tokens(words, targets):
     rows = {row.fact: row for row in storage_fixtures.rows()}
-    assert set(donors) == set(rows)
+    assert set(targets) == set(rows)
     lengths = {fact: np.diff(tokens.encode(words, row).answer)[0] for fact, row in rows.items()}
-    for fact, donor in donors.items():
-        assert rows[fact].answer_text != rows[donor].answer_text
-        assert lengths[fact] == lengths[donor] or list(lengths.values()).count(lengths[fact]) == 1
+    for fact, target in targets.items():
+        assert rows[fact].answer_text != rows[target].answer_text
+        assert lengths[fact] == lengths[target] or list(lengths.values()).count(lengths[fact]) == 1
 
 
-def test_facts_with_one_answer_cannot_be_edited(words):
-    one = [row for row in storage_fixtures.rows() if row.fact == "p-0"]
-    with pytest.raises(ValueError, match="an edit needs another"):
-        rank_one.choose_donors(words, one, rng=np.random.default_rng(0))
+def test_facts_with_the_same_answer_cannot_be_edited(words):
+    rows = [row for row in storage_fixtures.rows() if row.fact == "p-0"]
+    with pytest.raises(ValueError, match="an edit needs a different one"):
+        rank_one.choose_targets(words, rows, rng=np.random.default_rng(0))
 
 
-def test_probes_ask_forward_and_back_about_fact_donor_and_neighbours(donors, strangers):
-    rows, back = storage_fixtures.rows(), storage_fixtures.rows("name")
-    asked = rank_one.checks(
-        rows, back, donors, strangers, template=TEMPLATE, neighbours=4, rng=np.random.default_rng(0)
-    )
-    mine = [probe for probe in asked if probe.fact == "p-0"]
-    count = pd.Series([probe.measure for probe in mine]).value_counts().to_dict()
+def test_prompts_evaluate_both_directions_of_the_fact_its_target_and_neighbours(targets, unrelated):
+    rows, reverse_rows = storage_fixtures.rows(), storage_fixtures.rows("name")
+    options = {"template": TEMPLATE, "neighbours": 4, "rng": np.random.default_rng(0)}
+    prompts = rank_one.make_prompts(rows, reverse_rows, targets, unrelated, **options)
+    prompts = [prompt for prompt in prompts if prompt.fact == "p-0"]
+    count = pd.Series([prompt.measure for prompt in prompts]).value_counts().to_dict()
     assert count == {"efficacy": 1, "paraphrase": 2, "specificity": 4, "reverse_new": 3, "reverse_old": 3}
-    old, new = (next(row for row in rows if row.fact == fact) for fact in ("p-0", donors["p-0"]))
-    for probe in mine:
-        assert probe.wanted.prompt == probe.rival.prompt
-        match probe.measure:
+    old, new = (next(row for row in rows if row.fact == fact) for fact in ("p-0", targets["p-0"]))
+    for prompt in prompts:
+        assert prompt.expected.prompt == prompt.alternative.prompt
+        match prompt.measure:
             case "efficacy" | "paraphrase":
-                assert old.subject_text in probe.wanted.prompt
-                assert (probe.wanted.answer_text, probe.rival.answer_text) == (new.answer_text, old.answer_text)
-                assert (probe.wanted.template == TEMPLATE) == (probe.measure == "efficacy")
+                assert old.subject_text in prompt.expected.prompt
+                assert (prompt.expected.answer_text, prompt.alternative.answer_text) == (
+                    new.answer_text,
+                    old.answer_text,
+                )
+                assert (prompt.expected.template == TEMPLATE) == (prompt.measure == "efficacy")
             case "specificity":
-                assert probe.wanted.fact not in (probe.fact, probe.donor)
-                assert probe.wanted in rows
-                assert probe.rival.answer_text == new.answer_text
+                assert prompt.expected.fact not in (prompt.fact, prompt.target)
+                assert prompt.expected in rows
+                assert prompt.alternative.answer_text == new.answer_text
             case "reverse_new" | "reverse_old":
-                asked_with = new if probe.measure == "reverse_new" else old
-                assert asked_with.answer_text in probe.wanted.prompt
-                assert probe.wanted.answer_text == old.subject_text
-                assert probe.rival.answer_text not in (old.subject_text, new.subject_text)
+                given = new if prompt.measure == "reverse_new" else old
+                assert given.answer_text in prompt.expected.prompt
+                assert prompt.expected.answer_text == old.subject_text
+                assert prompt.alternative.answer_text not in (old.subject_text, new.subject_text)
 
 
 @pytest.fixture(scope="module")
-def probed(networks, words, ids, donors, strangers):
-    """What both trained networks say before and after each edit."""
-    rows, back = storage_fixtures.rows(), storage_fixtures.rows("name")
-    new = [row for row in rank_one.retarget(rows, donors) if row.template == TEMPLATE]
-    asked = rank_one.checks(
-        rows, back, donors, strangers, template=TEMPLATE, neighbours=3, rng=np.random.default_rng(0)
-    )
+def scores(networks, words, ids, targets, unrelated):
+    """The scores of both trained networks before and after each edit."""
+    rows, reverse_rows = storage_fixtures.rows(), storage_fixtures.rows("name")
+    requests = [row for row in rank_one.retarget(rows, targets) if row.template == TEMPLATE]
+    options = {"template": TEMPLATE, "neighbours": 3, "rng": np.random.default_rng(0)}
+    prompts = rank_one.make_prompts(rows, reverse_rows, targets, unrelated, **options)
     tables = {}
     for name in ("mdm", "ar"):
         net, generator = networks[name], torch.Generator().manual_seed(0)
         before = {key: tensor.clone() for key, tensor in net.state_dict().items()}
         lm = LanguageModel(net, words, CANVAS)
-        found = keyvalue.keyvalue(lm, new, layers=[LAYER], search=Search())
-        tables[name] = rank_one.edit_all(lm, asked, found, {LAYER: moments(net, ids, generator)})
+        keyvalues = keyvalue.extract_keyvalues(lm, requests, layers=[LAYER], optimization=ValueOptimization())
+        tables[name] = rank_one.evaluate_edits(lm, prompts, keyvalues, {LAYER: moments(net, ids, generator)})
         assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
     return tables
 
 
 @pytest.mark.parametrize("name", ["mdm", "ar"])
-def test_an_edited_network_gives_the_new_object(name, probed):
+def test_an_edited_network_gives_the_new_object(name, scores):
     table = (
-        rank_one.edits_table(probed[name], [True], {})
+        rank_one.summarize_edits(scores[name], [True], {})
         .query("fact.isna()")
         .set_index(["measure", "statistic", "when"])
         .value
@@ -257,95 +257,100 @@ def test_an_edited_network_gives_the_new_object(name, probed):
     assert table["specificity", "preferred", "after"] > 0.5
 
 
-def test_before_an_edit_probes_score_as_in_the_network_itself(networks, words, probed, donors):
-    net, table = networks["ar"], probed["ar"]
+def test_before_an_edit_prompts_score_as_in_the_network_itself(networks, words, scores, targets):
+    net, table = networks["ar"], scores["ar"]
     row = next(row for row in storage_fixtures.rows() if row.fact == "p-0" and row.template == TEMPLATE)
-    log_p, exact = scoring.score_answers(net, [scoring.question(LanguageModel(net, words), row)])
-    mine = table[(table.fact == "p-0") & (table.measure == "efficacy")].iloc[0]
-    assert mine.log_p_rival_before == pytest.approx(log_p.item(), abs=1e-4)
+    log_p, exact = scoring.score_answers(net, [scoring.encode_question(LanguageModel(net, words), row)])
+    edit = table[(table.fact == "p-0") & (table.measure == "efficacy")].iloc[0]
+    assert edit.log_p_alternative_before == pytest.approx(log_p.item(), abs=1e-4)
     assert exact.item()
-    assert mine.donor == donors["p-0"]
-    assert not mine.exact_before
+    assert edit.target == targets["p-0"]
+    assert not edit.exact_before
 
 
-def test_a_plan_edits_the_first_facts_by_one_template(networks, words):
+def test_a_plan_edits_the_first_facts_with_one_template(networks, words):
     lm = LanguageModel(networks["ar"], words)
-    rows, back = storage_fixtures.rows(), storage_fixtures.rows("name")
-    how = {"templates": (TEMPLATE, 0), "neighbours": 2}
-    plan = rank_one.plan_edits(lm, rows, back, max_facts=3, rng=random.Random(0), **how)
-    donors = rank_one.choose_donors(words, rows, rng=random.Random(0))
-    facts = list(donors)[:3]
-    template = TEMPLATE
-    assert [row.fact for row in plan.targets] == facts
-    assert {row.template for row in plan.targets} == {template}
+    rows, reverse_rows = storage_fixtures.rows(), storage_fixtures.rows("name")
+    options = {"templates": (TEMPLATE, 0), "neighbours": 2}
+    plan = rank_one.plan_edits(lm, rows, reverse_rows, max_facts=3, rng=random.Random(0), **options)
+    targets = rank_one.choose_targets(words, rows, rng=random.Random(0))
+    facts = list(targets)[:3]
+    assert [row.fact for row in plan.requests] == facts
+    assert {row.template for row in plan.requests} == {TEMPLATE}
     answers = {row.fact: row.answer_text for row in rows}
-    assert [row.answer_text for row in plan.targets] == [answers[donors[fact]] for fact in facts]
-    assert {probe.fact: probe.donor for probe in plan.asked} == {fact: donors[fact] for fact in facts}
-    assert [probe.wanted.template for probe in plan.asked if probe.measure == "efficacy"] == [template] * 3
-    for row in plan.reverse_targets:
-        assert row.subject_text == answers[donors[row.fact]] and row.template == 0
-        assert row.answer_text == next(own.subject_text for own in rows if own.fact == row.fact)
-    everyone = rank_one.plan_edits(lm, rows, back, max_facts=None, rng=random.Random(0), **how)
-    assert [row.fact for row in everyone.targets] == list(donors)
+    assert [row.answer_text for row in plan.requests] == [answers[targets[fact]] for fact in facts]
+    assert {prompt.fact: prompt.target for prompt in plan.prompts} == {fact: targets[fact] for fact in facts}
+    assert [prompt.expected.template for prompt in plan.prompts if prompt.measure == "efficacy"] == [TEMPLATE] * 3
+    for row in plan.reverse_requests:
+        assert row.subject_text == answers[targets[row.fact]] and row.template == 0
+        assert row.answer_text == next(other.subject_text for other in rows if other.fact == row.fact)
+    whole = rank_one.plan_edits(lm, rows, reverse_rows, max_facts=None, rng=random.Random(0), **options)
+    assert [row.fact for row in whole.requests] == list(targets)
 
 
 @pytest.fixture(scope="module")
 def sites(networks, words):
-    """Of the masked diffusion model, with tracing pointing to its last prompt token."""
+    """The sites of the masked diffusion model, where tracing points to the last prompt token."""
     lm = LanguageModel(networks["mdm"], words, CANVAS)
     rows = [row for row in storage_fixtures.rows() if row.template == TEMPLATE]
-    plain = [rank_one.Site("layer", 1), rank_one.Site("layer", 0)]
-    how = {"lead": 0, "traced": {"layer": 2, "role": "last prompt"}, "count": 3, "rng": random.Random(0)}
-    return plain, rank_one.other_sites(lm, rows, plain, **how)
+    layer_sites = [rank_one.Site("layer", 1), rank_one.Site("layer", 0)]
+    options = {"main_layer": 0, "traced": {"layer": 2, "role": "last prompt"}, "count": 3, "rng": random.Random(0)}
+    return layer_sites, rank_one.choose_sites(lm, rows, layer_sites, **options)
 
 
-def test_random_sites_are_others_than_those_that_were_chosen(sites):
-    plain, more = sites
-    assert [site.how for site in more] == ["traced", *["random"] * 3, "masked", "both"]
-    places = [(site.layer, site.role) for site in plain + more[:4]]
+def test_random_sites_differ_from_all_other_sites(sites):
+    layer_sites, more = sites
+    assert [site.kind for site in more] == ["traced", *["random"] * 3, "masked", "both"]
+    places = [(site.layer, site.role) for site in layer_sites + more[:4]]
     assert len(set(places)) == len(places) and all(layer in range(3) for layer, _ in places)
-    assert [(site.layer, site.role) for site in more[4:]] == [(0, scoring.LAST)] * 2
+    assert [(site.layer, site.role) for site in more[4:]] == [(0, scoring.LAST_SUBJECT)] * 2
 
 
 def test_an_autoregressive_network_has_no_masked_canvases_and_a_traced_site_is_not_edited_twice(networks, words):
     rows = [row for row in storage_fixtures.rows() if row.template == TEMPLATE]
-    how = {"lead": 1, "traced": {"layer": 1, "role": scoring.LAST}, "count": 0, "rng": random.Random(0)}
-    found = rank_one.other_sites(LanguageModel(networks["ar"], words), rows, [rank_one.Site("layer", 1)], **how)
-    assert found == [rank_one.Site("both", 1)]
+    options = {
+        "main_layer": 1,
+        "traced": {"layer": 1, "role": scoring.LAST_SUBJECT},
+        "count": 0,
+        "rng": random.Random(0),
+    }
+    sites = rank_one.choose_sites(LanguageModel(networks["ar"], words), rows, [rank_one.Site("layer", 1)], **options)
+    assert sites == [rank_one.Site("both", 1)]
 
 
 def test_a_group_is_edited_at_each_site_as_at_that_site_alone(networks, words, ids, sites):
-    net, search = networks["mdm"], Search(steps=3)
+    net, optimization = networks["mdm"], ValueOptimization(steps=3)
     lm = LanguageModel(net, words, CANVAS)
-    rows, back = storage_fixtures.rows(), storage_fixtures.rows("name")
-    how = {"templates": (TEMPLATE, 0), "max_facts": 2, "neighbours": 1, "rng": random.Random(0)}
-    plan = rank_one.plan_edits(lm, rows, back, **how)
-    every = rank_one.second_moments(
-        net, ids, layers=[0, 1, 2], canvas=CANVAS, generator=torch.Generator().manual_seed(0)
-    )
-    how = {"prefixes": ("", "People say."), "search": search}
-    found = dict(rank_one.edit_group(lm, plan, sum(sites, []), every, unmasked=2, turned=1, **how))
-    assert len(found) == 8
-    for site, table in found.items():
-        more = {"role": site.role, "unmasked": 0 if site.how == "masked" else 2}
-        alone = keyvalue.keyvalue(lm, plan.targets, layers=[site.layer], **how, **more)
-        if site.how == "both":
-            alone += keyvalue.keyvalue(lm, plan.reverse_targets, layers=[1], **how, unmasked=2)
-        probed = rank_one.edit_all(lm, plan.asked, alone, every)
-        lengths = {row.fact: np.diff(tokens.encode(words, row).answer)[0] for row in plan.targets}
-        pd.testing.assert_frame_equal(table, rank_one.edits_table(probed, alone[0].outcomes.converged, lengths))
+    rows, reverse_rows = storage_fixtures.rows(), storage_fixtures.rows("name")
+    options = {"templates": (TEMPLATE, 0), "max_facts": 2, "neighbours": 1, "rng": random.Random(0)}
+    plan = rank_one.plan_edits(lm, rows, reverse_rows, **options)
+    generator = torch.Generator().manual_seed(0)
+    by_layer = rank_one.second_moments(net, ids, layers=[0, 1, 2], canvas=CANVAS, generator=generator)
+    options = {"prefixes": ("", "People say."), "optimization": optimization}
+    edited = rank_one.edit_group(lm, plan, sum(sites, []), by_layer, partly_unmasked=2, reverse_layer=1, **options)
+    tables = dict(edited)
+    assert len(tables) == 8
+    for site, table in tables.items():
+        more = {"role": site.role, "partly_unmasked": 0 if site.kind == "masked" else 2}
+        alone = keyvalue.extract_keyvalues(lm, plan.requests, layers=[site.layer], **options, **more)
+        if site.kind == "both":
+            alone += keyvalue.extract_keyvalues(lm, plan.reverse_requests, layers=[1], **options, partly_unmasked=2)
+        scores = rank_one.evaluate_edits(lm, plan.prompts, alone, by_layer)
+        lengths = {row.fact: np.diff(tokens.encode(words, row).answer)[0] for row in plan.requests}
+        pd.testing.assert_frame_equal(table, rank_one.summarize_edits(scores, alone[0].outcomes.converged, lengths))
 
 
-def test_with_both_directions_edited_the_reverse_question_gives_the_new_answer_too(networks, words, ids, probed):
-    net, rows, back = networks["mdm"], storage_fixtures.rows(), storage_fixtures.rows("name")
+def test_with_both_directions_edited_the_reverse_prompt_gives_the_new_answer_too(networks, words, ids, scores):
+    net, rows, reverse_rows = networks["mdm"], storage_fixtures.rows(), storage_fixtures.rows("name")
     lm = LanguageModel(net, words, CANVAS)
-    how = {"templates": (TEMPLATE, 0), "max_facts": None, "neighbours": 1, "rng": random.Random(0)}
-    plan = rank_one.plan_edits(lm, rows, back, **how)
-    every = {LAYER: moments(net, ids, torch.Generator().manual_seed(0))}
-    how = {"prefixes": ("",), "search": Search()}
-    tables = dict(rank_one.edit_group(lm, plan, [rank_one.Site("layer", 0), rank_one.Site("both", 0)], every, **how))
+    options = {"templates": (TEMPLATE, 0), "max_facts": None, "neighbours": 1, "rng": random.Random(0)}
+    plan = rank_one.plan_edits(lm, rows, reverse_rows, **options)
+    by_layer = {LAYER: moments(net, ids, torch.Generator().manual_seed(0))}
+    options = {"prefixes": ("",), "optimization": ValueOptimization()}
+    sites = [rank_one.Site("layer", 0), rank_one.Site("both", 0)]
+    tables = dict(rank_one.edit_group(lm, plan, sites, by_layer, **options))
     shares = {
-        site.how: table[table.fact.isna() & (table.statistic == "preferred") & (table.when == "after")]
+        site.kind: table[table.fact.isna() & (table.statistic == "preferred") & (table.when == "after")]
         .set_index("measure")
         .value
         for site, table in tables.items()
@@ -354,67 +359,71 @@ def test_with_both_directions_edited_the_reverse_question_gives_the_new_answer_t
     assert shares["both"].reverse_new > shares["layer"].reverse_new + 0.3
 
 
-# What is told token by token
+# What is generated token by token
 
 
-def test_an_answer_is_told_where_each_token_is_surest_given_those_before(networks, words):
+def test_an_answer_is_generated_by_revealing_the_most_confident_token_first(networks, words):
     """A masked diffusion network, one token after the other, by hand."""
     net = networks["mdm"]
     lm = LanguageModel(net, words, CANVAS)
-    donors = rank_one.choose_donors(words, storage_fixtures.rows(), rng=np.random.default_rng(0))
-    rows = storage_fixtures.rows() + rank_one.retarget(storage_fixtures.rows(), donors)
-    asked = [scoring.question(lm, row) for row in rows]
-    found = scoring.told(net, asked).tolist()
-    for sequence, right in zip(asked, found, strict=True):
-        ids, said = list(sequence.ids), {}
-        while len(said) < len(sequence.answer):
+    targets = rank_one.choose_targets(words, storage_fixtures.rows(), rng=np.random.default_rng(0))
+    rows = storage_fixtures.rows() + rank_one.retarget(storage_fixtures.rows(), targets)
+    sequences = [scoring.encode_question(lm, row) for row in rows]
+    generated = scoring.generates_answer(net, sequences).tolist()
+    for sequence, is_generated in zip(sequences, generated, strict=True):
+        ids, revealed = list(sequence.ids), {}
+        while len(revealed) < len(sequence.answer):
             with torch.no_grad():
                 logits = network.logits(net, network.hidden(net, torch.tensor([ids])))[0].float().log_softmax(-1)
-            free = [at for at in sequence.answer if at not in said]
-            at = max(free, key=lambda place: logits[place].max().item())
-            ids[at] = said[at] = logits[at].argmax().item()
-        assert (said == dict(sequence.answer)) == right
-    assert any(found) and not all(found)
+            masked = [position for position in sequence.answer if position not in revealed]
+            position = max(masked, key=lambda position: logits[position].max().item())
+            ids[position] = revealed[position] = logits[position].argmax().item()
+        assert (revealed == dict(sequence.answer)) == is_generated
+    assert any(generated) and not all(generated)
 
 
-def test_what_an_autoregressive_network_tells_is_what_it_gives_greedily(networks, words):
-    asked = [scoring.question(LanguageModel(networks["ar"], words), row) for row in storage_fixtures.everything()]
-    assert scoring.told(networks["ar"], asked).equal(scoring.score_answers(networks["ar"], asked)[1])
+def test_an_autoregressive_network_generates_its_greedy_answer(networks, words):
+    net = networks["ar"]
+    sequences = [scoring.encode_question(LanguageModel(net, words), row) for row in storage_fixtures.all_rows()]
+    assert scoring.generates_answer(net, sequences).equal(scoring.score_answers(net, sequences)[1])
 
 
-def test_moments_in_training_are_those_of_rows_evenly_chosen(networks, words, ids):
-    net, rows = networks["mdm"], storage_fixtures.everything()
-    some = rank_one.moments_in_training(LanguageModel(net, words, CANVAS), rows, most=12, layers=[LAYER], seed=0)[LAYER]
-    every = rank_one.moments_in_training(LanguageModel(net, words, CANVAS), rows, most=None, layers=[LAYER], seed=0)[
-        LAYER
-    ]
-    assert torch.equal(some, moments(net, ids[:: len(ids) // 12], torch.Generator().manual_seed(0)))
-    assert torch.equal(every, moments(net, ids, torch.Generator().manual_seed(0)))
+def test_training_second_moments_are_those_of_evenly_spaced_rows(networks, words, ids):
+    net, rows = networks["mdm"], storage_fixtures.all_rows()
+    lm = LanguageModel(net, words, CANVAS)
+    sample, whole = (
+        rank_one.training_second_moments(lm, rows, max_rows=max_rows, layers=[LAYER], seed=0)[LAYER]
+        for max_rows in (12, None)
+    )
+    assert torch.equal(sample, moments(net, ids[:: len(ids) // 12], torch.Generator().manual_seed(0)))
+    assert torch.equal(whole, moments(net, ids, torch.Generator().manual_seed(0)))
 
 
 def test_the_table_has_each_measure_before_after_and_its_change():
-    probed = pd.DataFrame(
+    scores = pd.DataFrame(
         {
             "fact": ["a", "a", "b", "b"],
             "template": [1, 2, 1, 2],
             "measure": "paraphrase",
-            "log_p_wanted_before": [-3.0, -3.0, -3.0, -5.0],
-            "log_p_rival_before": -2.0,
+            "log_p_expected_before": [-3.0, -3.0, -3.0, -5.0],
+            "log_p_alternative_before": -2.0,
             "exact_before": False,
-            "log_p_wanted_after": [-1.0, -3.0, -1.0, -1.0],
-            "log_p_rival_after": -2.0,
+            "log_p_expected_after": [-1.0, -3.0, -1.0, -1.0],
+            "log_p_alternative_after": -2.0,
             "exact_after": [True, False, True, True],
-            "told": np.nan,
+            "generated": np.nan,
         }
     )
-    table = rank_one.edits_table(probed, [True, False], {"a": 3, "b": 5}).set_index(["measure", "statistic", "when"])
-    each = table[table.fact.notna()]
-    assert each.loc[("paraphrase", "lead", "change"), ["fact", "tokens", "value"]].to_numpy().tolist() == [
+    table = rank_one.summarize_edits(scores, [True, False], {"a": 3, "b": 5}).set_index(
+        ["measure", "statistic", "when"]
+    )
+    by_edit = table[table.fact.notna()]
+    assert by_edit.loc[("paraphrase", "lead", "change"), ["fact", "tokens", "value"]].to_numpy().tolist() == [
         ["a", 3, 1.0],
         ["b", 5, 3.0],
     ]
     table = table[table.fact.isna()]
-    assert table.loc[("value", "found", "after"), ["value", "n"]].tolist() == [0.5, 2]
+    assert table.loc[("value", "contained", "after"), ["value", "n"]].tolist() == [0.5, 2]
     table = table.drop("value")
     values = table.value["paraphrase"]
     assert (values["preferred", "before"], values["preferred", "after"]) == (0, 0.75)
