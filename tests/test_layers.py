@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from trace_fixtures import with_effects
+from trace_fixtures import make_trace_with_effects
 
 from reversal.common.errors import UserError
 from reversal.data.facts import SPLITS
 from reversal.storage import layers
-from reversal.tracing.vocabulary import TOGETHER
+from reversal.tracing.vocabulary import JOINT_ROLES
 
 PEAKS = {"p2d": 1, "d2p": 0}
 
@@ -17,7 +17,7 @@ PEAKS = {"p2d": 1, "d2p": 0}
 def make_traces(*effects, **options):
     """Four slightly different traces for each list of effects (L,), by default of MLPs at the last subject token."""
     factors = (0.9, 1.0, 1.1, 1.0)
-    return [with_effects(np.multiply(factor, layers), **options) for layers in effects for factor in factors]
+    return [make_trace_with_effects(np.multiply(factor, layers), **options) for layers in effects for factor in factors]
 
 
 def test_the_peak_has_the_largest_effect_of_mlps_at_the_last_subject_token():
@@ -46,7 +46,7 @@ def test_only_effects_at_t1_count():
         {"p2d_same": make_traces([1.0, 2.0]), "d2p_same": []},
         {"p2d_same": make_traces([1.0, 2.0]), "d2p_same": make_traces([1.0, 2.0], kinds=["state"])},
         {"p2d_same": make_traces([1.0, 2.0]), "d2p_same": make_traces([1.0, 2.0], corruption="gaussian")},
-        {"p2d_same": make_traces([1.0, 2.0]), "d2p_same": make_traces([1.0, 2.0], roles=["last prompt", *TOGETHER])},
+        {"p2d_same": make_traces([1.0, 2.0]), "d2p_same": make_traces([1.0, 2.0], roles=["last prompt", *JOINT_ROLES])},
     ],
 )
 def test_there_are_no_peaks_unless_both_directions_were_traced(study):

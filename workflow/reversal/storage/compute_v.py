@@ -59,7 +59,7 @@ def prepare_batches(net, sequences, layers):
             reference = log_probabilities(net, batch)
         return dataclasses.replace(batch, layer_inputs=layer_inputs, reference=reference)
 
-    return list(batches.each(cache, collate(net, sequences)))
+    return list(batches.run_pieces(cache, collate(net, sequences)))
 
 
 def compute_v(net, original, questions, kl_prompts, *, layer, optimization, progress=None):
@@ -96,7 +96,7 @@ def compute_v(net, original, questions, kl_prompts, *, layer, optimization, prog
         gradient = torch.autograd.grad(weights[2] * change.sum(), shift)[0]
         terms = torch.stack([torch.zeros_like(change), torch.zeros_like(change), change]).detach()
         for term, (prompts, measure) in enumerate(objective):
-            for part, owner, contribution in batches.each(partial(differentiate, term, measure), prompts):
+            for part, owner, contribution in batches.run_pieces(partial(differentiate, term, measure), prompts):
                 gradient += part
                 terms[term].index_add_(0, owner, contribution)
         loss = (terms * terms.new_tensor(weights)[:, None]).sum(0)

@@ -152,20 +152,20 @@ def read_activations(lm, rows, *, layers):
         for i, fact_rows in enumerate(rows_of.values())
         for number, row in enumerate(fact_rows)
     ]
-    with_inputs = {("key", layer): network.down_projection(blocks[layer]) for layer in layers}
-    with_outputs = {("output", layer): network.mlp(blocks[layer]) for layer in layers}
-    with_outputs |= {("state", layer): blocks[layer] for layer in layers}
+    input_modules = {("key", layer): network.down_projection(blocks[layer]) for layer in layers}
+    output_modules = {("output", layer): network.mlp(blocks[layer]) for layer in layers}
+    output_modules |= {("state", layer): blocks[layer] for layer in layers}
 
     @contextmanager
     def record():
-        with hooks.record_inputs(with_inputs) as inputs, hooks.record_outputs(with_outputs) as outputs:
+        with hooks.record_inputs(input_modules) as inputs, hooks.record_outputs(output_modules) as outputs:
             yield ChainMap(inputs, outputs)
 
     selectors = {"subject": _select_lookup, "answer": _average_over_answer}
     arrays = {}
-    for ((kind, layer), place), vectors in _record_means(net, sequences, record, selectors).items():
+    for ((kind, layer), position), vectors in _record_means(net, sequences, record, selectors).items():
         split_in_parts = vectors.view(len(facts), parts, -1).transpose(0, 1)
-        arrays.setdefault(layer, {})[f"{kind} at {place}"] = split_in_parts.float().cpu().numpy()
+        arrays.setdefault(layer, {})[f"{kind} at {position}"] = split_in_parts.float().cpu().numpy()
     return facts, arrays
 
 
@@ -221,7 +221,7 @@ def _record_means(net, sequences, record, selectors):
         }
         return batch.number.tolist(), selected
 
-    for numbers, selected in batches.each(run, collate(net, sequences)):
+    for numbers, selected in batches.run_pieces(run, collate(net, sequences)):
         for name, rows in selected.items():
             vectors.setdefault(name, {}).update(zip(numbers, rows, strict=True))
     return {

@@ -8,8 +8,8 @@ import numpy as np
 from ..common import contrasts
 from ..common.errors import UserError
 from ..data.facts import ANY_SPLIT
-from ..tracing.effects import at_first
-from ..tracing.vocabulary import ROLES, leading
+from ..tracing.files import collect_t1_effects
+from ..tracing.vocabulary import ROLES, choose_corruption
 
 DIRECTIONS = ("p2d", "d2p")  # forward (asks for descriptions), reverse (asks for names)
 KIND, ROLE = "mlp", "last subject"
@@ -36,9 +36,11 @@ def find_site(traces_by_split):
 
 def _find_largest_effect(traces_by_split, direction, roles):
     """{"layer", "role"} of the largest mean effect in one direction among tokens with `roles`; {} if none exceeds 0."""
-    corruption = leading(name for traces in traces_by_split.values() for trace in traces for name in trace.kinds)
+    all_traces = [trace for traces in traces_by_split.values() for trace in traces]
+    corruption = choose_corruption(name for trace in all_traces for name in trace.kinds)
     splits = [split for split in traces_by_split if ANY_SPLIT[split].direction == direction]
-    effects, traces = at_first([trace for split in splits for trace in traces_by_split[split]], corruption, KIND)
+    pooled = [trace for split in splits for trace in traces_by_split[split]]
+    effects, traces = collect_t1_effects(pooled, corruption, KIND)
     if not traces:
         return {}
     effects = effects[:, [ROLES.index(role) for role in roles]]

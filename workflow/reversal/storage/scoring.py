@@ -255,7 +255,7 @@ def score_answers(net, sequences, *, layer=None, values=None):
         log_p = log_probabilities(net, batch, layer=layer, values=values)
         return batch.number.cpu(), joint_log_probability(batch, log_p).cpu(), _is_exact(batch, log_p.argmax(-1)).cpu()
 
-    for number, batch_joint, batch_exact in batches.each(score, collate(net, sequences)):
+    for number, batch_joint, batch_exact in batches.run_pieces(score, collate(net, sequences)):
         joint[number], exact[number] = batch_joint, batch_exact
     return joint, exact
 
@@ -285,7 +285,7 @@ def generates_answer(net, sequences):
             masked &= ~unmasked
         return batch.number.cpu(), _is_exact(batch, generated).cpu()
 
-    for number, batch_exact in batches.each(generate, collate(net, sequences)):
+    for number, batch_exact in batches.run_pieces(generate, collate(net, sequences)):
         exact[number] = batch_exact
     return exact
 
