@@ -140,7 +140,6 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             models_vocabulary.TIMES,
             facts.TRAIN_ON,
             ("all", "control"),
-            ("objectives", "epochs"),  # reference runs with a table of objectives
             batches.PRECISIONS,
             llama.DTYPES,
             vocabulary.KINDS,

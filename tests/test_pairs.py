@@ -139,9 +139,14 @@ def study(root, made, tmp_path_factory):
             "optimization": {"steps": 4},
         },
         "symmetry": {"permutations": 100, "folds": 2, "components": 3},
-        "edits": {"layers": "peak", "max_facts": 2, "random": 1, "unmasked": 1, "training_rows": 100},
-        "rewriting": {"weights": ["adapter"], "max_facts": 2, "rehearsed": 2, "steps": [2]},
-        "paper": {"reference_runs": []},
+        "rank_one_edits": {
+            "layers": "peak",
+            "max_facts": 2,
+            "random_sites": 1,
+            "partly_unmasked": 1,
+            "second_moment_rows": 100,
+        },
+        "finetuned_edits": {"weights": ["adapter"], "max_facts": 2, "replay": 2, "steps": [2]},
     }
     (folder / "families.yaml").write_text(yaml.safe_dump(config))
     return folder
@@ -166,5 +171,5 @@ def test_the_bases_are_evaluated_in_both_directions_and_what_they_know_is_traced
     assert {"base_knowledge", "rank_one_edits", "evidence", "finetuned_edits"} <= {
         file.stem for file in results.glob("figures/*.svg")
     }
-    lessons = pd.read_csv(results / "tables/rewriting.csv")
-    assert set(lessons.weights) == {"adapter"} and set(lessons.rewritten) == {"p2d", "d2p"}
+    edits = pd.read_csv(results / "tables/finetuned_edits.csv")
+    assert set(edits.weights) == {"adapter"} and set(edits.edited) == {"p2d", "d2p"}

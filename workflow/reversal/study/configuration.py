@@ -20,7 +20,6 @@ except ImportError:
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
-REFERENCE = ROOT / "paper/reference"
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
 # Settings of the sampler that only masks support, and their values for other noise.
 MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
@@ -53,8 +52,6 @@ RENAMED = {
     "templates": "edit_templates",
     "bar": "converged_below",
     "bases": "include_bases",
-    "kept": "reference_runs",
-    "taught": "objective_runs",
 }
 
 
@@ -121,11 +118,6 @@ def _find_conflicts(config):
             yield place, f"{format_path(place)} is {group!r}; allowed: {allowed}"
     for path in _find_infinite_numbers(config):
         yield path, f"{format_path(path)} is no number; allowed: a finite one"
-    runs = sorted(file.parent.name for file in REFERENCE.glob("*/numbers.json"))
-    for i, run in enumerate(config["paper"]["reference_runs"]):
-        if run not in runs:
-            place = ["paper", "reference_runs", i]
-            yield place, f"{format_path(place)} is {run!r}; allowed: runs in paper/reference: {', '.join(runs)}"
 
 
 def _find_recipe_conflicts(config):
