@@ -1,4 +1,4 @@
-"""A GPU that does run out of memory: smaller batches, the same numbers. Everywhere else running out is simulated."""
+"""A real GPU that runs out of memory: smaller batches, the same numbers. Other tests simulate running out."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ from reversal.recall import masked
 from reversal.tracing import engine
 from reversal.training import loop
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU runs out of its memory")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 MIB = 2**20
 
 
 @pytest.fixture
-def little():
-    """Once called, the process may take so many MiB more of the GPU; returns how often it has run out since."""
+def limit_memory():
+    """A function that limits the process to so many MiB more of the GPU and returns a counter of failed allocations."""
 
     def limit(mib):
         torch.cuda.empty_cache()
@@ -29,8 +29,8 @@ def little():
     torch.cuda.empty_cache()
 
 
-def network(*, causal=False, **changes):
-    """A random network on the GPU with weights so large that rounding changes no choice of a token."""
+def make_network(*, causal=False, **changes):
+    """A random network on the GPU with weights so large that rounding changes no chosen token."""
     shape = {"vocab": 2000, "width": 64, "layers": 2, "heads": 2, "mlp": 128, **changes}
     net = new(causal=causal, eos=0, seed=0, **shape)
     with torch.no_grad():
@@ -39,43 +39,43 @@ def network(*, causal=False, **changes):
     return net.to(default_device())
 
 
-def test_sampling_goes_on_in_smaller_batches_with_the_same_tokens(little, monkeypatch):
-    net = network()
+def test_sampling_continues_in_smaller_batches_with_the_same_tokens(limit_memory, monkeypatch):
+    net = make_network()
     prompts = [[3 + i % 1500, 7, 5 + i % 11] for i in range(2048)]
-    how = {"canvas": 64, "steps": 4}
+    options = {"canvas": 64, "steps": 4}
     monkeypatch.setitem(batches.SIZES, "cuda", 64)
-    expected = masked.denoise(net, prompts, **how)
-    ran_out = little(400)  # the logits of all rows take a gigabyte
+    expected = masked.denoise(net, prompts, **options)
+    count_failures = limit_memory(400)  # the logits of all rows take a gigabyte
     monkeypatch.setitem(batches.SIZES, "cuda", 2048)
-    found = masked.denoise(net, prompts, **how)
-    assert ran_out()
-    assert (found.canvas == expected.canvas).float().mean() > 0.999
+    result = masked.denoise(net, prompts, **options)
+    assert count_failures()
+    assert (result.canvas == expected.canvas).float().mean() > 0.999
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_training_goes_on_in_parts_with_the_same_losses(causal, little):
+def test_training_continues_in_parts_with_the_same_losses(causal, limit_memory):
     rows = [[3 + (i * j) % 1900 for j in range(1, 65)] for i in range(1024)]
     recipe = loop.Recipe(epochs=2, batch=512, learning_rate=1e-3, warmup_steps=1)
-    whole = loop.fit(network(causal=causal), rows, recipe)
-    net = network(causal=causal)
-    ran_out = little(300)  # the logits of a batch and their gradients take more
-    parted = loop.fit(net, rows, recipe)
-    assert ran_out()
-    assert parted.loss.tolist() == pytest.approx(whole.loss.tolist(), rel=5e-3)
+    expected = loop.fit(make_network(causal=causal), rows, recipe)
+    net = make_network(causal=causal)
+    count_failures = limit_memory(300)  # the logits of a batch and their gradients take more
+    result = loop.fit(net, rows, recipe)
+    assert count_failures()
+    assert result.loss.tolist() == pytest.approx(expected.loss.tolist(), rel=5e-3)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_tracing_goes_on_in_smaller_batches_with_the_same_effects(causal, little, monkeypatch):
-    net = network(causal=causal, vocab=50, width=256, layers=6, heads=4, mlp=1024)
+def test_tracing_continues_in_smaller_batches_with_the_same_effects(causal, limit_memory, monkeypatch):
+    net = make_network(causal=causal, vocab=50, width=256, layers=6, heads=4, mlp=1024)
     ids = torch.randint(3, 50, (64,), generator=torch.Generator().manual_seed(1))
     if not causal:
         ids[60:] = mask_id(net)
     noise = engine.draw_noise(net, (2, 5), 8, generator=torch.Generator().manual_seed(2))
-    asked = {"subject": (2, 5), "answer": {61: 7, 62: 9}, "noise": noise}
+    query = {"subject": (2, 5), "answer": {61: 7, 62: 9}, "noise": noise}
     monkeypatch.setitem(engine.BYTES, "cuda", 64 * MIB)
-    expected = engine.trace(net, ids, **asked)
-    ran_out = little(200)
+    expected = engine.trace(net, ids, **query)
+    count_failures = limit_memory(200)
     monkeypatch.setitem(engine.BYTES, "cuda", 2**40)
-    found = engine.trace(net, ids, **asked)
-    assert ran_out()
-    torch.testing.assert_close(found.log_restored, expected.log_restored, atol=1e-2, rtol=1e-3)
+    result = engine.trace(net, ids, **query)
+    assert count_failures()
+    torch.testing.assert_close(result.log_restored, expected.log_restored, atol=1e-2, rtol=1e-3)

@@ -19,7 +19,7 @@ with jobs.job(snakemake) as job:
     completions = completion_files.read(snakemake.input.completions)
     for file in snakemake.input.rows:
         split, rows = Path(file).stem, facts.read(file)
-        answers = completion_files.of(completions, split=split, steps=steps)
+        answers = completion_files.select_completions(completions, split=split, steps=steps)
         questions, traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
         values = measure_timing(net, tokenizer, questions, traces, sampling, steps, timing)
         trace_files.write(traces, outcomes, values, Path(snakemake.output[0]) / split)

@@ -22,7 +22,7 @@ import torch
 
 from ..common.errors import UserError
 from ..models import network, tokens
-from ..recall.files import entering
+from ..recall.files import canvas_before
 from . import engine
 from .files import FactTrace, array_name
 from .vocabulary import (
@@ -133,7 +133,7 @@ class AnsweredQuestion(NamedTuple):
         """
         first, end = self.answer
         if network.is_diffusion(net):
-            canvas = entering(self.completion, step, network.mask_id(net))
+            canvas = canvas_before(self.completion, step, network.mask_id(net))
             return canvas, [position for position in range(first, end) if canvas[position] == network.mask_id(net)]
         return self.ids[: end - 1], list(range(max(first, self.prompt + step), end))
 

@@ -57,7 +57,7 @@ class SubjectCorruption(NamedTuple):
 
 
 def make_predictor(net, corruptions):
-    """The `look` of `masked.denoise_each` with the subjects of its prompts corrupted, by one of `corruptions` each."""
+    """The `predict_states` of `masked.denoise_each` that corrupts each prompt as its `SubjectCorruption` says."""
 
     def predict(canvas, prompts, steps):
         views = [corruptions[prompt].view(step) for prompt, step in zip(prompts, steps, strict=True)]
@@ -192,10 +192,10 @@ def score_answers(net, requests):
         states = network.hidden(net, ids.to(device))
         scored = [(row, *pair) for row, i in enumerate(indices) for pair in requests[i][1]]
         row, position, token = torch.tensor(scored, device=device).T
-        logs = logits.token_logs(net, states[row, position], token)
+        logs = logits.token_log_probs(net, states[row, position], token)
         return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, row.cpu(), logs.double().cpu()).tolist()
 
-    return batches.run(score, [len(ids) for ids, _ in requests], device)
+    return batches.run_by_length(score, [len(ids) for ids, _ in requests], device)
 
 
 def _generate(net, cases, sampling, steps):
@@ -204,13 +204,13 @@ def _generate(net, cases, sampling, steps):
         SubjectCorruption(range(*question.subject), question.partner.subject, view) for question, view in cases
     ]
     prompts = [question.ids[: question.prompt] for question, _ in cases]
-    return masked.denoise_each(net, prompts, sampling, [steps], look=make_predictor(net, corruptions))[steps]
+    return masked.denoise_each(net, prompts, sampling, [steps], predict_states=make_predictor(net, corruptions))[steps]
 
 
 def _score_recall(tokenizer, question, ids):
     """1.0 if `ids`, a prompt and its completion, hold the right answer, else 0.0."""
     generation = evaluation.decode(tokenizer, ids[question.prompt :])
-    return float(evaluation.correct(question.row.completion, generation))
+    return float(evaluation.is_correct(question.row.completion, generation))
 
 
 def measure_recall(net, tokenizer, questions, sampling, steps, timing):
@@ -291,7 +291,7 @@ def measure_restored(net, tokenizer, questions, sites, sampling, steps):
         for step in question.steps[1:]:
             clean, remaining = question.step_input(net, step)
             pairs = question.answer_pairs(net, remaining)
-            canvases = {labels["corrupted"]: done.entering(step)[number].tolist()}
+            canvases = {labels["corrupted"]: done.canvas_before(step)[number].tolist()}
             if not site:
                 canvases["neither"] = clean
             later = {"stage": question.stage(step), "step": step, "remaining": len(pairs)}
