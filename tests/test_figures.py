@@ -1,6 +1,7 @@
 import functools
 import importlib
 import itertools
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -9,15 +10,16 @@ from types import SimpleNamespace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+import jinja2
 import numpy as np
 import pandas as pd
-import paper_fixtures
 import pytest
 import trace_fixtures
+from docutils.core import publish_parts
 from matplotlib.backends.backend_agg import RendererAgg
 
 from reversal.common.errors import UserError
-from reversal.data.facts import SPLITS, Fact, Row
+from reversal.data.facts import KNOWN, SPLITS, Fact, Row
 from reversal.figures import (
     ablation,
     curse,
@@ -27,14 +29,15 @@ from reversal.figures import (
     rank_one,
     read,
     recall,
+    registry,
     sheet,
     storage,
     style,
     symmetry,
     tracing,
 )
-from reversal.paper import numbers
 from reversal.recall import files as completion_files
+from reversal.recall.objectives import predicts_subject_from_object
 from reversal.storage import evidence
 from reversal.storage import similarity as statistics
 from reversal.storage import vocabulary as storage_vocabulary
@@ -93,24 +96,38 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
     return pd.DataFrame(records, columns=["model", "seed", *completion_files.COLUMNS[: len(values)]])
 
 
-def rewritten(models=MODELS):
-    """Tables of rewritten facts and of gradients."""
-    return pd.DataFrame(paper_fixtures._rewriting(models)), pd.DataFrame(paper_fixtures._gradients(models))
+def edits_and_gradients(models=MODELS):
+    """Tables of fine-tuned edits and of gradients: storage is separate, an edit hardly transfers."""
+    transfers = {"edited": 0.0, "paraphrase": 0.95, "reverse": 0.02, "bayes_inverse": 0.6}
+    edits = [
+        {"model": model, "seed": 1, "stage": "seed_1", "group": "both", "edited": direction, "kind": "replace"}
+        | {"weights": "all", "steps": storage_vocabulary.CONVERGED, "question": question, "answer": answer}
+        | {"about": about, "transfer": share, "transfer_low": share - 0.03, "transfer_high": share + 0.03}
+        for model, direction, (question, share) in itertools.product(models, ("p2d", "d2p"), transfers.items())
+        for answer, about in itertools.product(("old", "new"), ("fact", "others", "difference"))
+    ]
+    gradients = [
+        {"model": model, "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d", "part": part}
+        | {"against": against, "value": cosine, "ci_low": cosine - 0.01, "ci_high": cosine + 0.01}
+        for model, part in itertools.product(models, ("attention 0", "mlp 0", "all", "attention to the subject"))
+        for against, cosine in (("reverse", 0.0), ("forward", 0.3))
+    ]
+    return pd.DataFrame(edits), pd.DataFrame(gradients)
 
 
-def likelihood(seeds=(1,), models=MODELS):
+def likelihood(seeds=(1,), models=MODELS, splits=RECALL):
     records = [
-        (model, seed, split, 4.0 + seed, 2.0, 7.0, 0.75) for model in models for seed in seeds for split in RECALL
+        (model, seed, split, 4.0 + seed, 2.0, 7.0, 0.75) for model in models for seed in seeds for split in splits
     ]
     columns = ["model", "seed", "split", "difference", "ci_low", "ci_high", "right_more_likely"]
     return pd.DataFrame(records, columns=columns)
 
 
-def scaling(seeds=(1,), models=MODELS):
+def scaling(seeds=(1,), models=MODELS, splits=RECALL):
     records = []
     for model, family in models.items():
         for seed in seeds:
-            for split in RECALL:
+            for split in splits:
                 for steps in (1, 2, 4) if family == "diffusion" else (None,):
                     share = 0.5 if steps is None else steps / 5
                     records.append((model, seed, split, steps, share, share - 0.1, share + 0.1))
@@ -146,24 +163,25 @@ def facts_of(pair):
     ]
 
 
-def dataset(pair, further=(), protected=False):
-    facts = [*facts_of(pair), *further]
-    ways = {"p2d": ["p2d_same"], "d2p": ["d2p_same"], "both": ["both_p2d", "both_d2p"]}
-    train = [row(way, fact.id, fact.name, pair[1], 0) for fact in facts for way in ways.get(fact.group, ())]
-    splits = {
+def training_rows(pair, facts):
+    splits = {"p2d": ["p2d_same"], "d2p": ["d2p_same"], "both": ["both_p2d", "both_d2p"]}
+    return [row(split, fact.id, fact.name, pair[1], 0) for fact in facts for split in splits.get(fact.group, ())]
+
+
+def split_rows(pair, facts):
+    return {
         name: [row(name, fact.id, fact.name, pair[1]) for fact in facts if fact.group == split.group]
         for name, split in SPLITS.items()
     }
-    return data.dataset(facts, train, splits, protected=protected)
 
 
 def traced(pair, steps=3, layers=4, sign=1.0):
     """A trace of one fact by (model, split)."""
-    roles = [*tracing.ROLES[:4], *tracing.ROLES[5:-1], *vocabulary.TOGETHER]
+    roles = [*tracing.ROLES[:4], *tracing.ROLES[5:-1], *vocabulary.JOINT_ROLES]
     tokens = ["Well", *(f" {word}" for word in pair[0].split()), " is", " known", " as", " the", "<eos>"]
     about = {"prompt": pair[0], "tokens": (tokens + [" word"] * len(roles))[: len(roles) - 2], "prompt_tokens": 6}
     about |= {"answer": [6, 9]}
-    made = trace_fixtures.trace(pair[0], roles=roles, steps=steps, layers=layers, about=about)
+    made = trace_fixtures.make_trace(pair[0], roles=roles, steps=steps, layers=layers, metadata=about)
     if sign < 0:
         arrays = {
             name: 2 * trace_fixtures.CORRUPTED - array for name, array in made.arrays.items() if "restored" in name
@@ -182,9 +200,9 @@ def trace_table(seeds=(1,), layers=2, corruption="swap"):
     for model, seed in itertools.product(("mdm", "ar"), seeds):
         rng = np.random.default_rng(seed)
         splits = [split for name, split in PANELS if name == model]
-        roles = [*tracing.ROLES[:-1], *vocabulary.TOGETHER[1:]] if model == "mdm" else trace_fixtures.SOME_ROLES
+        roles = [*tracing.ROLES[:-1], *vocabulary.JOINT_ROLES[1:]] if model == "mdm" else trace_fixtures.SOME_ROLES
         own = {
-            split: [trace_fixtures.trace(fact, kinds=kinds, roles=roles, layers=layers, rng=rng) for fact in "abc"]
+            split: [trace_fixtures.make_trace(fact, kinds=kinds, roles=roles, layers=layers, rng=rng) for fact in "abc"]
             for split in splits
         }
         tables.append(trace_tables.aggregate(own, model=model, seed=seed))
@@ -196,7 +214,10 @@ def time_table(layers=2):
     """A table of when the subject is needed; who changes it takes a copy."""
     parts = [
         time_tables.aggregate(
-            trace_fixtures.time("abc", diffusion=model == "mdm", layers=layers), model=model, seed=1, split=split
+            trace_fixtures.make_time_values("abc", diffusion=model == "mdm", layers=layers),
+            model=model,
+            seed=1,
+            split=split,
         )
         for model, split in PANELS
     ]
@@ -218,14 +239,14 @@ def compared(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", 
     for name, stage, (number, layer) in itertools.product(models, stages, enumerate(layers)):
         about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
         parts.append(likeness(number, stage == "base").assign(**about))
-    return statistics.over_layers(pd.concat(parts, ignore_index=True))
+    return statistics.adjust_for_layers(pd.concat(parts, ignore_index=True))
 
 
-def edited(models=MODELS):
+def rank_one_table(models=MODELS):
     records = [
-        (model, 1, how, layer, (how, layer) == ("layer", 0), "last subject", group, measure, *rest)
+        (model, 1, site, layer, (site, layer) == ("layer", 0), "last subject", group, measure, *rest)
         for model in models
-        for how, layer in (("layer", 0), ("layer", 1), ("random", 3), ("traced", 2), ("masked", 0), ("both", 0))
+        for site, layer in (("layer", 0), ("layer", 1), ("random", 3), ("traced", 2), ("masked", 0), ("both", 0))
         for group in ("both", "p2d")
         for measure in ("efficacy", "paraphrase", "specificity", "reverse_new", "reverse_old")
         for rest in (
@@ -235,19 +256,18 @@ def edited(models=MODELS):
             ),
             ("exact", "after", None, None, 0.3, 0.2, 0.4),
             ("lead", "change", "p2d-0", 4, 6.0, np.nan, np.nan),
-            *(("told", "after", f"p2d-{n}", n, n % 2, np.nan, np.nan) for n in (4, 5) if measure == "efficacy"),
+            *(("generated", "after", f"p2d-{n}", n, n % 2, np.nan, np.nan) for n in (4, 5) if measure == "efficacy"),
         )
     ]
-    columns = ["model", "seed", "how", "layer", "peak", "role", "group", "measure", "statistic", "when"]
+    columns = ["model", "seed", "site", "layer", "peak", "role", "group", "measure", "statistic", "when"]
     return pd.DataFrame(records, columns=[*columns, "fact", "tokens", "value", "ci_low", "ci_high"])
 
 
-def summed_up(share=0.03, ceiling_low=0.9):
+def evidence_table(share=0.03, ceiling_low=0.9):
     records = [
-        (model, 1, kind, what, share, share - 0.05, share + 0.05, 1.0, ceiling_low)
+        (model, 1, kind, measure, share, share - 0.05, share + 0.05, 1.0, ceiling_low)
         for model in MODELS
-        for kind, measures in evidence.ABOUT.items()
-        for what in measures
+        for kind, measure in storage.MEASURES
     ]
     return pd.DataFrame(records, columns=evidence.COLUMNS)
 
@@ -282,29 +302,50 @@ TWO = {
     "ar": "autoregressive",
     "ar-b": "autoregressive",
 }
-DRAWN = {
-    "reversal_curse": lambda pair: curse.reversal_curse(completions(pair), likelihood(), models=MODELS),
-    "denoising_step": lambda pair: denoising.denoising_step(of_mdm(completions(pair)), flat(pair)),
-    "timeline": lambda pair: denoising.timeline(of_mdm(completions(pair)), flat(pair)),
-    "dataset": dataset,
-    "probe": lambda pair: recall.probe(probed(pair), models=MODELS),
-    "training_curves": lambda pair: recall.training_curves(history(), models=MODELS),
-    "step_scaling": lambda pair: recall.step_scaling(scaling(), models=MODELS),
-    "finding": lambda pair: recall.finding(scaling(), models=MODELS),
-    "trace_facts": lambda pair: tracing.trace_facts(traced(pair), models=MODELS),
-    "trace_average": lambda pair: tracing.trace_average(trace_table(), models=MODELS),
-    "trace_sides": lambda pair: tracing.trace_sides(trace_table(), models=MODELS),
-    "trace_windows": lambda pair: tracing.trace_windows(trace_table(), models=MODELS),
-    "trace_alike": lambda pair: tracing.trace_alike(trace_table(), models=MODELS),
-    "hand_over": lambda pair: tracing.hand_over(time_table(), models=MODELS),
-    "hidden_steps": lambda pair: tracing.hidden_steps(time_table(), models=MODELS),
-    "symmetry_layers": lambda pair: symmetry.symmetry_layers(compared(), models=MODELS),
-    "symmetry": lambda pair: symmetry.symmetry(compared(), models=MODELS),
-    "edits": lambda pair: rank_one.edits(edited(), models=MODELS),
-    "memories": lambda pair: storage.memories(summed_up(), models=MODELS),
-    "one_memory": lambda pair: storage.one_memory(*rewritten(), models=MODELS),
-    "ablations": lambda pair: ablation.ablations(ablated(), models=MODELS),
+# What each kind of input is made of, for people with this name and description; a figure may have its own.
+INPUTS = {
+    "completions": completions,
+    "example_completions": lambda pair: of_mdm(completions(pair)),
+    "questions": lambda pair: flat(pair),
+    "histories": lambda pair: history(),
+    "traces": lambda pair: traced(pair),
+    "facts": facts_of,
+    "training_rows": lambda pair: training_rows(pair, facts_of(pair)),
+    "splits": lambda pair: split_rows(pair, facts_of(pair)),
+    "published": lambda pair: None,
+    "step_scaling": lambda pair: scaling(),
+    "likelihood": lambda pair: likelihood(),
+    ("base_knowledge", "step_scaling"): lambda pair: scaling(splits=KNOWN),
+    ("base_knowledge", "likelihood"): lambda pair: likelihood(splits=KNOWN),
+    "probe": lambda pair: probed(pair),
+    "causal_trace": lambda pair: trace_table(),
+    "time": lambda pair: time_table(),
+    "symmetry": lambda pair: compared(),
+    "rank_one_edits": lambda pair: rank_one_table(),
+    "evidence": lambda pair: evidence_table(),
+    "finetuned_edits": lambda pair: edits_and_gradients()[0],
+    "gradients": lambda pair: edits_and_gradients()[1],
+    "ablations": lambda pair: ablated(),
+    ("objectives", "objectives"): lambda pair: reference_table("objectives"),
+    ("epochs", "objectives"): lambda pair: reference_table("epochs"),
 }
+OPTIONS = {"models": MODELS, "order": "confidence", "protected": False}
+
+
+def reference_table(run):
+    return read.read_table(Path(style.__file__).parents[3] / f"paper/reference/{run}/objectives.csv")
+
+
+def draw(name, pair):
+    """A figure of the registry, drawn from made-up inputs."""
+    figure = registry.FIGURES[name]
+    module, function = figure.function.split(".")
+    makers = [INPUTS.get((name, kind)) or INPUTS[kind] for kind in figure.inputs]
+    options = {option: OPTIONS[option] for option in figure.options}
+    drawn = getattr(importlib.import_module(f"reversal.figures.{module}"), function)
+    return drawn(*(make(pair) for make in makers), **options)
+
+
 NAMING = ("reversal_curse", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
 EDGES = {
     "three seeds, four models": lambda: curse.reversal_curse(
@@ -355,16 +396,22 @@ EDGES = {
     "no comparisons": lambda: symmetry.symmetry_layers(compared().head(0), models=MODELS),
     "nothing compared": lambda: symmetry.symmetry(compared().head(0), models=MODELS),
     "bases alone compared": lambda: symmetry.symmetry(compared(stages=("base",)), models=MODELS),
-    "no evidence": lambda: storage.memories(summed_up().head(0), models=MODELS),
-    "evidence that is blind": lambda: storage.memories(summed_up(ceiling_low=-0.1), models=MODELS),
-    "evidence off the scale": lambda: storage.memories(summed_up(share=-3.0), models=MODELS),
-    "edits of one model": lambda: rank_one.edits(edited(["ar"]), models=MODELS),
-    "edits of a base": lambda: rank_one.edits(edited().query("group == 'both'").assign(group="known"), models=MODELS),
-    "edits unknown": lambda: rank_one.edits(with_nans(edited(), "value", "ci_low", "ci_high"), models=MODELS),
+    "no evidence": lambda: storage.evidence(evidence_table().head(0), models=MODELS),
+    "underpowered evidence": lambda: storage.evidence(evidence_table(ceiling_low=-0.1), models=MODELS),
+    "evidence off the scale": lambda: storage.evidence(evidence_table(share=-3.0), models=MODELS),
+    "edits of one model": lambda: rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS),
+    "edits of a base": lambda: rank_one.rank_one_edits(
+        rank_one_table().query("group == 'both'").assign(group="known"), models=MODELS
+    ),
+    "edits unknown": lambda: rank_one.rank_one_edits(
+        with_nans(rank_one_table(), "value", "ci_low", "ci_high"), models=MODELS
+    ),
     "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
-    "one memory of one model": lambda: storage.one_memory(*rewritten(["ar"]), models=MODELS),
-    "nothing rewritten": lambda: storage.one_memory(*(table.head(0) for table in rewritten()), models=MODELS),
-    "no edits": lambda: rank_one.edits(edited().head(0), models=MODELS),
+    "fine-tuned edits of one model": lambda: storage.finetuned_edits(*edits_and_gradients(["ar"]), models=MODELS),
+    "no fine-tuned edits": lambda: storage.finetuned_edits(
+        *(table.head(0) for table in edits_and_gradients()), models=MODELS
+    ),
+    "no edits": lambda: rank_one.rank_one_edits(rank_one_table().head(0), models=MODELS),
     "no shares": lambda: tracing.trace_sides(trace_table().head(0), models=MODELS),
     "no time": lambda: tracing.hidden_steps(time_table().head(0), models=MODELS),
 }
@@ -426,25 +473,49 @@ def overlapping(texts):
     return [(texts[i].text, texts[j].text) for i, j in np.argwhere((width > 1) & (height > 2)) if i < j]
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_readable_reproducible_and_told_in_words(name, tmp_path, root):
-    drawing = DRAWN[name](PLAIN)
-    assert svg_of(drawing, tmp_path) == svg_of(DRAWN[name](PLAIN), tmp_path)
+@pytest.mark.parametrize("name", registry.FIGURES)
+def test_a_registered_figure_is_readable_reproducible_and_has_an_alt_text(name, tmp_path):
+    drawing = draw(name, PLAIN)
+    assert svg_of(drawing, tmp_path) == svg_of(draw(name, PLAIN), tmp_path)
     assert not overlapping(check(drawing, tmp_path))
-    said = read.alt_text(root / "paper/alt.yaml", name, drawing.says)
-    assert len(said) > 60 and "nan" not in said.split()
-    assert (root / f"paper/report/{name}.rst").read_text().startswith("**")
+    alt = read.fill_alt_text(name, registry.FIGURES[name].alt, drawing.alt_values)
+    assert len(alt) > 60 and "nan" not in alt.split()
+
+
+@pytest.mark.parametrize("name", registry.FIGURES)
+def test_a_caption_stands_alone_in_one_to_three_sentences(name):
+    figure = registry.FIGURES[name]
+    assert 1 <= len(re.findall(r"\.(?= [A-Z]|$)", figure.caption)) <= 3 and figure.caption.endswith(".")
+    assert figure.section in registry.SECTIONS and set(figure.needs) <= {"diffusion", "trained", "untrained"}
+
+
+def test_the_report_shows_titles_and_captions_as_they_are_written(root):
+    template = jinja2.Template((root / "paper/report/figure.rst").read_text())
+    for name, figure in registry.FIGURES.items():
+        shown = publish_parts(template.render(snakemake=SimpleNamespace(params=figure)), writer="html")["body"]
+        assert "system-message" not in shown
+        text = " ".join("".join(ElementTree.fromstring(f"<div>{shown}</div>").itertext()).split())
+        assert text.replace("’", "'") == f"{figure.title}. {figure.caption}", name
+
+
+def test_a_study_has_the_figures_that_its_models_and_facts_allow():
+    every = registry.select_figures(["trained", "diffusion"])
+    assert "base_knowledge" not in every and {"timeline", "dataset", "trace_directions"} <= every.keys()
+    assert {"timeline", "handover", "trace_directions"}.isdisjoint(registry.select_figures(["trained"]))
+    untrained = registry.select_figures(["untrained", "diffusion"])
+    assert {"base_knowledge", "timeline"} <= untrained.keys()
+    assert {"dataset", "trace_directions"}.isdisjoint(untrained)
 
 
 @pytest.mark.parametrize("name", NAMING)
 @pytest.mark.parametrize("pair", [ODD, LONG], ids=["odd", "long"])
 def test_any_name_is_drawn_as_it_is_written(name, pair, tmp_path):
-    drawing = DRAWN[name](pair)
+    drawing = draw(name, pair)
     check(drawing, tmp_path)
     if pair is ODD:
-        said = "".join(ElementTree.fromstring(svg_of(drawing, tmp_path)).itertext())
+        text = "".join(ElementTree.fromstring(svg_of(drawing, tmp_path)).itertext())
         names = ["$x$", "<script>_%"] if name in ("probe", "trace_facts") else ["O'Neil", "&", r"\frac{1}{2}", "李雷"]
-        assert all(part in said for part in names)
+        assert all(part in text for part in names)
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -452,15 +523,14 @@ def test_edges_are_drawn_too(edge, tmp_path):
     assert not overlapping(check(EDGES[edge](), tmp_path))
 
 
-def test_words_for_a_figure_that_is_empty_say_why(root):
+def test_the_alt_text_of_an_empty_figure_says_why():
     drawing = data.dataset([], [], {})
-    assert read.alt_text(root / "paper/alt.yaml", "dataset", drawing.says) == "The dataset is empty."
+    assert read.fill_alt_text("dataset", registry.FIGURES["dataset"].alt, drawing.alt_values) == "The dataset is empty."
 
 
-def test_a_missing_word_is_told_in_a_line(tmp_path):
-    (tmp_path / "alt.yaml").write_text("dataset: of {nobody}\n")
-    with pytest.raises(UserError, match=r"dataset has \{nobody\}; known: people"):
-        read.alt_text(tmp_path / "alt.yaml", "dataset", {"people": 3})
+def test_an_unknown_placeholder_is_refused_in_a_line():
+    with pytest.raises(UserError, match=r"alt of dataset has \{nobody\}; known: people"):
+        read.fill_alt_text("dataset", "of {nobody}", {"people": 3})
 
 
 def test_figures_need_no_torch():
@@ -472,20 +542,20 @@ def test_figures_need_no_torch():
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
     before = dict(matplotlib.rcParams)
-    svg_of(DRAWN["timeline"](PLAIN), tmp_path)
+    svg_of(draw("timeline", PLAIN), tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
 def test_the_settings_around_do_not_change_a_figure(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
-    plain = svg_of(rank_one.edits(edited(["ar"]), models=MODELS), tmp_path)
+    plain = svg_of(rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS), tmp_path)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
-        assert svg_of(rank_one.edits(edited(["ar"]), models=MODELS), tmp_path) == plain
+        assert svg_of(rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS), tmp_path) == plain
 
 
 def test_controls_and_broken_letters_become_visible(tmp_path):
     assert style.plain("a\nb\tc\x00\x7f\ud800\uffff") == "a↵b→c␀\ufffd\ufffd\ufffd"
-    ElementTree.fromstring(svg_of(DRAWN["timeline"](("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
+    ElementTree.fromstring(svg_of(draw("timeline", ("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
 
 
 def test_wrapping_keeps_every_letter_and_no_line_is_too_long():
@@ -533,9 +603,9 @@ def test_the_example_of_the_curse_shows_it_where_it_is_there():
 
 
 def test_models_are_told_apart_without_colour():
-    found = style.looks(TWO)
+    found = style.choose_looks(TWO)
     assert len({look.marker for look in found.values()}) == len({look.line for look in found.values()}) == len(TWO)
-    assert [look.label for look in style.looks(MODELS).values()] == ["MDM", "AR"]
+    assert [look.label for look in style.choose_looks(MODELS).values()] == ["MDM", "AR"]
 
 
 def test_the_roles_are_those_of_the_study():
@@ -544,34 +614,37 @@ def test_the_roles_are_those_of_the_study():
 
 def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):
     (tmp_path / "table.csv").write_text("token,value\nnull,1\nNA,\n")
-    table = read.table(tmp_path / "table.csv", model="mdm")
+    table = read.read_table(tmp_path / "table.csv", model="mdm")
     assert list(table.token) == ["null", "NA"] and np.isnan(table.value[1]) and list(table.columns)[0] == "model"
 
 
 def test_a_step_in_random_order_is_not_told_as_the_surest():
     for order, which in (("confidence", "the most probable are"), ("random", "some are")):
-        assert denoising.denoising_step(of_mdm(completions(PLAIN)), flat(PLAIN), order=order).says["which"] == which
+        assert (
+            denoising.denoising_step(of_mdm(completions(PLAIN)), flat(PLAIN), order=order).alt_values["which"] == which
+        )
 
 
 def test_an_autoregressive_model_that_only_names_people_has_a_panel():
     [panel] = tracing.panels({("ar", "d2p_same")}, {"ar": "autoregressive"})
-    assert panel.title == "AR: names as taught"
+    assert panel.title == "AR: names, same direction"
 
 
-def test_figures_call_the_tests_as_the_post_does():
-    for name, split in SPLITS.items():
-        assert style.phrase(name) == numbers._split(split)["phrase"].replace(" asked", "")
+def test_a_test_is_called_by_its_answer_and_its_direction():
+    words = {name: style.describe_split(name) for name in SPLITS}
+    assert words["p2d_reverse"] == "names, reverse direction" and words["p2d_same"] == "descriptions, same direction"
+    assert words["both_d2p"] == "names, both directions" and len(set(words.values())) == len(words)
 
 
 def test_shares_and_numbers_never_look_like_what_they_are_not():
     shares = {0.0: "0%", 0.004: "< 1%", 0.5: "50%", 0.997: "> 99%", 1.0: "100%", -0.001: "0%", -0.02: "−2%", None: "–"}
     assert {share: style.percent(share) for share in shares} == shares
     assert [style.number(value, 1) for value in (-0.04, -1.25, 3.0)] == ["0.0", "−1.2", "3.0"]
-    assert [style.counted(count, "layer") for count in (0, 1, 2.0)] == ["0 layers", "1 layer", "2 layers"]
+    assert [style.pluralize(count, "layer") for count in (0, 1, 2.0)] == ["0 layers", "1 layer", "2 layers"]
 
 
 def test_a_mark_is_filled_by_whether_the_subject_is_predicted_from_the_object():
-    axes = style.blank(100).subplots()
+    axes = style.new_figure(100).subplots()
     about = {"answer_type": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
     taught = [
         ("diffusion", False, 0.0),
@@ -581,26 +654,28 @@ def test_a_mark_is_filled_by_whether_the_subject_is_predicted_from_the_object():
     ]
     for family, protected, exposure in taught:
         row = SimpleNamespace(family=family, protected=protected, exposure=exposure, train_on="facts", **about)
-        row.predicted = objectives.predicted_from_object(row)
-        objectives._mark(axes, row, 0)
+        row.predicted = predicts_subject_from_object(row)
+        objectives._draw_mark(axes, row, 0)
     marks = axes.lines[1::2]
     assert [mark.get_fillstyle() for mark in marks] == ["full", "full", "left", "full"]
     assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, True, False, True]
 
 
-def test_a_control_is_said_to_be_never_masked_only_where_it_is(tmp_path):
+def test_control_people_are_labelled_never_masked_only_if_protected(tmp_path):
     control = Fact("control-0", "p2d_control", "Bea Field", PLAIN[1], (PLAIN[1],), (PLAIN[1],))
+    facts = [*facts_of(PLAIN), control]
     for protected in (True, False):
-        drawing = dataset(PLAIN, further=[control], protected=protected)
+        rows, splits = training_rows(PLAIN, facts), split_rows(PLAIN, facts)
+        drawing = data.dataset(facts, rows, splits, protected=protected)
         assert protected == any("never masked" in text.text for text in check(drawing, tmp_path))
-        assert "1 more as a control" in drawing.says["control"]
+        assert "1 more as a control" in drawing.alt_values["control"]
 
 
 def test_the_hand_over_is_drawn_of_answers_with_a_course():
-    said = tracing.hand_over(time_table(), models=MODELS).says["courses"]
-    assert "MDM: descriptions in reverse" in said and "MDM: names" not in said
+    said = tracing.hand_over(time_table(), models=MODELS).alt_values["courses"]
+    assert "MDM: descriptions, reverse direction" in said and "MDM: names" not in said
     of_names = time_table()[time_table().split != "d2p_reverse"]
-    assert "MDM: names in reverse" in tracing.hand_over(of_names, models=MODELS).says["courses"]
+    assert "MDM: names, reverse direction" in tracing.hand_over(of_names, models=MODELS).alt_values["courses"]
 
 
 def test_roles_that_return_nothing_are_named_and_not_drawn(tmp_path):
@@ -608,7 +683,7 @@ def test_roles_that_return_nothing_are_named_and_not_drawn(tmp_path):
     idle = table.role == "prior prompt"
     table.loc[idle, "mean"] = 0.0
     drawing = tracing.trace_average(table, models=MODELS)
-    assert drawing.says["idle"] == "prior prompt"
+    assert drawing.alt_values["idle"] == "prior prompt"
     assert "prior prompt" not in {text.text for text in check(drawing, tmp_path)}
 
 
@@ -624,19 +699,26 @@ def test_a_point_of_few_facts_is_not_drawn_beside_those_of_many():
     assert table.revealed.max() not in drawn and table.revealed.min() in drawn
 
 
-def test_what_is_given_is_told_beside_what_is_likelier():
-    assert "paraphrases of it 80% (given 30%)" in rank_one.edits(edited(), models=MODELS).says["models"]
+def test_answers_given_are_described_beside_those_preferred():
+    values = rank_one.rank_one_edits(rank_one_table(), models=MODELS).alt_values
+    assert f"{rank_one.MEASURES['paraphrase']} 80% (given 30%)" in values["models"]
 
 
 def test_both_directions_of_gradients_are_drawn():
-    rewriting, gradients = rewritten()
-    gradients = pd.concat([gradients, gradients.assign(rewritten="d2p", value=gradients.value + 0.25)])
-    said = storage.one_memory(rewriting, gradients, models=MODELS).says["carried"]
-    assert "other words 0.30" in said and "other words 0.55" in said
+    edits, gradients = edits_and_gradients()
+    gradients = pd.concat([gradients, gradients.assign(edited="d2p", value=gradients.value + 0.25)])
+    transfer = storage.finetuned_edits(edits, gradients, models=MODELS).alt_values["transfer"]
+    assert "paraphrase 0.30" in transfer and "paraphrase 0.55" in transfer
 
 
-def test_what_leads_is_drawn_where_there_is_no_swap():
+def test_the_main_corruption_is_drawn_if_there_is_no_swap():
     other = trace_table(corruption="gaussian")
-    assert tracing.trace_average(other, models=MODELS).says == tracing.trace_average(trace_table(), models=MODELS).says
+    assert (
+        tracing.trace_average(other, models=MODELS).alt_values
+        == tracing.trace_average(trace_table(), models=MODELS).alt_values
+    )
     both = pd.concat([trace_table(), other.assign(mean=99.0)])
-    assert tracing.trace_average(both, models=MODELS).says == tracing.trace_average(trace_table(), models=MODELS).says
+    assert (
+        tracing.trace_average(both, models=MODELS).alt_values
+        == tracing.trace_average(trace_table(), models=MODELS).alt_values
+    )

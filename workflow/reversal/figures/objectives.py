@@ -136,9 +136,9 @@ def epochs(table, *, models):
     descriptions, reverse = [], table[table.trained == "reverse"]
     for axes, trained in zip(panels, PANELS, strict=False):
         descriptions += _draw_lines(axes, by_epochs[by_epochs.trained == trained], looks, "epochs")
-        axes.set_title(f"{PANELS[trained]}, by epochs")
+        axes.set_title(f"{trained}, by epochs")
     _draw_lines(panels[2], by_epochs[by_epochs.trained == "reverse"], looks, "flops")
-    panels[2].set_title(f"{PANELS['reverse']}, by operations")
+    panels[2].set_title("reverse, by operations")
     _draw_lines(panels[3], by_epochs[by_epochs.trained == "same"], looks, "epochs", loss=True)
     panels[3].set_title("loss on new templates")
     timed = reverse[~reverse.has_shape & (reverse.family == "diffusion")]
@@ -202,7 +202,7 @@ def _draw_shapes(axes, table, looks):
         axes.vlines(x, 100 * rows.ci_low, 100 * rows.ci_high, color=looks[family].color, linewidth=0.9)
     axes.set_xticks(range(len(shapes)), [f"{layers}×{width}" for width, layers in shapes])
     axes.set_xlabel("layers × width")
-    axes.set_title("reverse direction, by shape")
+    axes.set_title("reverse, by shape")
     _set_percent_axis(axes)
 
 
