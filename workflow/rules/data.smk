@@ -7,7 +7,7 @@ PRETRAINING_TEMPLATES = ("pretraining_p2d", "pretraining_d2p")
 
 
 def word_and_template_files(templates):
-    """The word lists and some files of templates, by their names."""
+    """The word lists, and the files of the named `templates`."""
     generated = DATA["generated"]
     words = [f"{generated['words']}/{name}.txt" for name in WORD_LISTS]
     return local(words + [f"{generated['templates']}/{name}.txt" for name in templates])
@@ -92,7 +92,7 @@ rule prepare:
 
 
 rule reverse_rows:
-    """The training rows with their words in reverse order: what was given comes last, and is to be predicted."""
+    """Reverse the words of the training rows, so that the subject comes after the object and is predicted."""
     input:
         rows="<results>/data/train.jsonl",
         code=library("reverse_rows"),

@@ -32,7 +32,7 @@ def control_facts(wildcards):
 
 
 rule base_folder:
-    """Start from a model in a folder: one that ships with the project, or one's own."""
+    """Start from a model in a folder: one that ships with the project, or the user's."""
     input:
         files=source_files,
         code=library("base_folder"),
@@ -79,10 +79,10 @@ rule base_scratch:
 
 
 rule tokenizer:
-    """Learn the words of the biographies that a base will be trained on."""
+    """Train a tokenizer on the biographies that a base will be pretrained on."""
     input:
         lists=word_and_template_files(PRETRAINING_TEMPLATES),
-        # Generated people share the biographies' words; others have words of their own.
+        # Generated people share the words of the biographies; other data need their own rows.
         rows="<results>/data/train.jsonl" if DATA["source"] != "generated" else [],
         code=library("tokenizer"),
     output:
@@ -111,7 +111,7 @@ rule base_pretrain:
     input:
         lists=word_and_template_files(PRETRAINING_TEMPLATES),
         tokenizer="<results>/models/{model}/tokenizer",
-        # Not read, but to be made first.
+        # Not read, but it must exist: what it rejects must not be trained.
         preflight=ancient("<results>/models/{model}/preflight.json"),
         code=library("base_pretrain"),
     output:
@@ -224,14 +224,14 @@ rule bases:
         expand("<results>/models/{model}/base", model=MODELS),
 
 
-rule needs:
+rule preflight:
     """Reject, before anything is trained, what later stages could not do: rows that do not fit on the canvas, layers
     that the network does not have, too few facts, too little disk space."""
     input:
         unpack(tokenizer_and_base),
         rows=expand("<results>/data/{split}.jsonl", split=ALL_SPLITS),
-        # The probe's prompts for bases whose pretraining is unknown. These inputs are ancient, since Snakemake plans
-        # nothing behind an ancient input that is made again: a new check must not delay the jobs that a change concerns.
+        # The probe's prompts for bases whose pretraining is unknown. These inputs are ancient, so that a change of
+        # them does not repeat this check: Snakemake would leave the jobs that wait for it out of its plan.
         prompts=ancient(
             local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt")
         ),
@@ -258,7 +258,7 @@ rule untrained:
     """Use a base as it is, if the study tests what it knows already."""
     input:
         base="<results>/models/{model}/base",
-        # Not read, but to be made first.
+        # Not read, but it must exist: what it rejects must not be trained.
         preflight=ancient("<results>/models/{model}/preflight.json"),
         code=library("untrained"),
     output:
@@ -280,7 +280,7 @@ rule finetune:
     """Fine-tune a base on the study's facts. If killed, it resumes from its checkpoint and ends in the same weights."""
     input:
         base="<results>/models/{model}/base",
-        # Not read, but to be made first.
+        # Not read, but it must exist: what it rejects must not be trained.
         preflight=ancient("<results>/models/{model}/preflight.json"),
         rows=training_files,
         facts=control_facts,

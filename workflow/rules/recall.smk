@@ -1,4 +1,4 @@
-"""What the models recall: completions, the post's Table 3, the likelihood test, the pretraining probe."""
+"""What the models recall: completions, recall by steps, the likelihood test, the pretraining probe, ablations."""
 
 
 rule complete:
@@ -13,7 +13,7 @@ rule complete:
         "<results>/logs/complete/{model}/seed_{seed}.log",
     benchmark:
         "<results>/benchmarks/complete/{model}/seed_{seed}.tsv"
-    priority: 4  # tracing waits for it, and much else for that
+    priority: 4  # tracing waits for it, and the most jobs wait for tracing
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
@@ -27,7 +27,7 @@ rule complete:
 
 
 rule score:
-    """Recall against denoising steps in both conventions, and its differences: by family, by steps, turned round."""
+    """Recall by denoising steps in both conventions, and its differences between families, steps and directions."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         smdm=shipped("paper/table3.csv"),
@@ -47,13 +47,13 @@ rule score:
     params:
         splits=RECALL_SPLITS,
         families=FAMILIES,
-        beside_smdm=DATA["source"] == "berglund",
+        with_smdm=DATA["source"] == "berglund",
     script:
         "../scripts/score.py"
 
 
 rule compare_likelihoods:
-    """Log-probabilities of the right and of a wrong completion of every prompt, by one model."""
+    """Score the correct and a wrong completion of every prompt by one model's log-probabilities."""
     input:
         model="<results>/models/{model}/seed_{seed}",
         right=model_splits(LIKELIHOOD_SPLITS),
@@ -80,7 +80,7 @@ rule compare_likelihoods:
 
 
 rule likelihood:
-    """Is the right answer likelier than a wrong one? The post's Figure 1."""
+    """How often the correct answer is more likely than a wrong one, by model and split."""
     input:
         comparisons=expand("<results>/likelihood/{trained}.csv", trained=TRAINED),
         code=library("likelihood"),
@@ -98,7 +98,7 @@ rule likelihood:
 
 
 rule objectives_table:
-    """Recall and likelihood beside what each model was taught, those whose subject was protected apart from the others."""
+    """Recall and likelihood by training objective, with control people apart from the others."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
         comparisons=expand("<results>/likelihood/{trained}.csv", trained=TRAINED),
@@ -121,12 +121,12 @@ rule objectives_table:
 
 
 rule probe:
-    """The first token that comes to mind: for facts of pretraining before fine-tuning, for the study's facts after it."""
+    """The most likely first tokens: for pretraining facts before fine-tuning, for the study's facts after it."""
     input:
         base="<results>/models/{model}/base",
         tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=FIRST_SEED),
         rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
-        # Lists of one's own may have no templates for pretraining.
+        # A user's lists may have no templates for pretraining.
         lists=[file for file in word_and_template_files(PRETRAINING_TEMPLATES) if os.path.exists(file)],
         shipped=shipped("data/base/shipped.json"),
         prompts=local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt"),
@@ -143,9 +143,9 @@ rule probe:
         gpu=1,
     params:
         canvas=setting("canvas"),
-        # What a base was pretrained on is known where it was made from these lists, here or before it was shipped.
+        # It is known what a base was pretrained on if it was made from these lists: here, or before it was shipped.
         pretrained_here=lambda wildcards: MODELS[wildcards.model]["base"] == "pretrain",
-        given=config["probe"]["file"] is not None,
+        has_prompt_file=config["probe"]["file"] is not None,
         people=config["pretraining"]["people"],
         seed=config["pretraining"]["seed"],
         words=lambda wildcards, input: str(Path(input.lists[0]).parent),
@@ -218,21 +218,21 @@ rule ablations_table:
 
 
 rule ablations:
-    """What each choice of the sampler is worth; not part of the default target."""
+    """The effect of each choice of the sampler on recall; not part of the default target."""
     input:
         "<results>/tables/ablations.csv",
         "<results>/figures/ablations.svg",
 
 
 rule objectives:
-    """Which ways of training lift the curse; of studies/objectives.yaml, and not part of the default target."""
+    """Recall by training objective; for studies/objectives.yaml, and not part of the default target."""
     input:
         "<results>/tables/objectives.csv",
         "<results>/figures/objectives.svg",
 
 
 rule epochs:
-    """Recall against passes over the data; of studies/epochs.yaml, and not part of the default target."""
+    """Recall by epochs; for studies/epochs.yaml, and not part of the default target."""
     input:
         "<results>/tables/objectives.csv",
         "<results>/figures/epochs.svg",

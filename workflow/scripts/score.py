@@ -11,7 +11,7 @@ with jobs.job(snakemake):
     params, output = snakemake.params, snakemake.output
     completions = read.read_runs(completion_files.read, snakemake.input.completions)
     completions = completions[completions.split.isin(params.splits)]  # the others are for tracing
-    smdm = pd.read_csv(snakemake.input.smdm) if params.beside_smdm else None
+    smdm = pd.read_csv(snakemake.input.smdm) if params.with_smdm else None
     scaling = recall_tables.step_scaling(completions)
     files.write_table(scaling, output.steps)
     files.write_table(recall_tables.by_training_direction(scaling, smdm), output.by_training)
