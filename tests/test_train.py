@@ -208,7 +208,7 @@ def test_an_incomplete_checkpoint_is_detected_and_the_one_before_it_used(file, t
     (newest / file).write_bytes(content[: len(content) // 2])
     lines = []
     job = Job()
-    monkeypatch.setattr(job, "say", lines.append)
+    monkeypatch.setattr(job, "log_line", lines.append)
     loop.fit(resumed, ROWS, recipe(), checkpoints=tmp_path, seconds_between=999, job=job)
     assert "resumed after step 8" in lines
     assert_same(weights(whole), weights(resumed))

@@ -160,7 +160,7 @@ def fit(
     )
     history = store.resume(net, optimizer) if store else []
     if history and job:
-        job.say(f"resumed after step {len(history)}")
+        job.log_line(f"resumed after step {len(history)}")
     recorder = Recorder(net, optimizer, recipe.clip) if graphed else None
     net.train()
     pending = []  # history lines whose losses are still on the device

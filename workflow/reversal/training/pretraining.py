@@ -68,7 +68,7 @@ def pretrain(
     tokenizer = tokens.read_tokenizer(Path(tokenizer_folder) / "tokenizer.json", tokens.EOS)
     if job:
         count = f"{len(texts)} biographies of {biographies.people} people"
-        job.say(f"{count}, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
+        job.log_line(f"{count}, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
     noise, time_conditioning = objective.noise, objective.time_conditioning
     # Left out of the network's configuration where they are the default.
     kind = (
