@@ -1,13 +1,14 @@
-"""Where facts come from inside the models, in nats: causal traces of single facts, on average, and over steps."""
+"""Figures of causal tracing: single facts, averages over facts, and the course over denoising steps."""
 
-from operator import methodcaller
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..data.facts import KNOWN, RECALL_SPLITS
 from ..tracing import vocabulary
+from ..tracing.files import FactTrace
 from .sheet import MARGIN, Sheet
 from .style import (
     BLUE,
@@ -22,85 +23,92 @@ from .style import (
     SMALL,
     VERMILLION,
     Drawing,
-    blank,
-    counted,
-    first_of,
+    choose_looks,
+    describe_split,
+    draw_empty,
+    first_model,
     ink_on,
-    looks,
-    nothing,
+    new_figure,
     number,
     percent,
-    phrase,
     plain,
+    pluralize,
     shown_token,
     styled,
 )
 
-WHOLE, ANSWER = vocabulary.TOGETHER
-AFTER = vocabulary.ROLES.index("last subject") + 1
-# What is restored together stands after its parts.
-ROLES = [*vocabulary.ROLES[:AFTER], WHOLE, *(role for role in vocabulary.ROLES[AFTER:] if role != WHOLE)]
-KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.WHOLE}
-# The same people asked both ways, where they were traced; otherwise what there is.
+SUBJECT, ANSWER = vocabulary.JOINT_ROLES
+AFTER_SUBJECT = vocabulary.ROLES.index("last subject") + 1
+# The row of all subject tokens follows those of its tokens.
+OTHER_ROLES = [role for role in vocabulary.ROLES[AFTER_SUBJECT:] if role != SUBJECT]
+ROLES = [*vocabulary.ROLES[:AFTER_SUBJECT], SUBJECT, *OTHER_ROLES]
+KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.UNSEVERED_KINDS}
+# Splits in order of preference: the same people in both directions, where they were traced.
 FORWARD = ("p2d_same", "both_p2d", "d2p_reverse", "known_p2d")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same", "known_d2p")
 MASK = "M"
-LEAST = 0.05  # share of what hiding the subject costs: roles that return less are not drawn
-MOST_TOKENS, MOST_STEPS = 34, 3
-PITCH, GUTTER = 9.8, 66  # of the tokens of a fact, in points
+MIN_SHARE = 0.05  # of the total effect: roles that recover less everywhere are not drawn
+MAX_TOKENS, MAX_STEPS = 34, 3
+PITCH, GUTTER = 9.8, 66  # height of a token's row and width of its label, in points
 NO_TRACES = "Too few facts were traced to draw anything."
-EFFECT = "nats of the answer returned"
+EFFECT = "indirect effect on the answer, nats"
 
 
 class Panel(NamedTuple):
-    """A model and the split it is traced on, and what to call that."""
+    """A model, the split that it is traced on, and a title."""
 
     model: str
     split: str
     title: str
 
 
-def panels(traced, models, ways=(FORWARD, REVERSE)):
-    """The `Panel`s to set side by side, of those in `traced` ((model, split), …): both `ways` of the first diffusion
-    model, each the first of its splits that was traced; the autoregressive model's first, or its second alone."""
-    chosen = []
+def choose_panels(traced, models, directions=(FORWARD, REVERSE)):
+    """The `Panel`s to draw side by side, from the (model, split) pairs in `traced`.
+
+    For the first diffusion model one panel for each of `directions`, with the first of its splits that was traced; for
+    the first autoregressive model the first such panel only.
+    """
+    panels = []
     for family in ("diffusion", "autoregressive"):
-        name, found = first_of(models, family), []
-        for splits in ways:
-            split = next((split for split in splits if (name, split) in traced), None)
-            if split:
-                found.append(Panel(name, split, f"{looks(models)[name].label}: {phrase(split)}"))
-        chosen += found if family == "diffusion" else found[:1]
-    return chosen
+        model = first_model(models, family)
+        splits = [next((split for split in splits if (model, split) in traced), None) for splits in directions]
+        of_family = [
+            Panel(model, split, f"{choose_looks(models)[model].label}: {describe_split(split)}")
+            for split in splits
+            if split
+        ]
+        panels += of_family if family == "diffusion" else of_family[:1]
+    return panels
 
 
 @styled
 def trace_facts(traces, *, models, kind="state"):
-    """One fact's traces, token by layer, a panel a step; a row for each way it was asked.
+    """Traces of one fact, tokens by layers: a panel for each step, a row for each model and direction.
 
-    `traces` has, by (model, split), the traces of its facts as `read.trace` gives them. Of the corruptions the leading
-    one is drawn, here and below.
+    `traces` is {(model, split): [`FactTrace`]}. As in all figures here, only the leading corruption is drawn.
     """
-    corruption = vocabulary.leading(name for some in traces.values() for trace in some for name in trace.kinds)
-    traces = {key: [t for t in some if kind in t.kinds.get(corruption, [])] for key, some in traces.items()}
-    rows = panels({key for key, some in traces.items() if some}, models)
+    corruption = vocabulary.choose_corruption(
+        name for group in traces.values() for trace in group for name in trace.kinds
+    )
+    traces = {key: [t for t in group if kind in t.kinds.get(corruption, [])] for key, group in traces.items()}
+    rows = choose_panels({key for key, group in traces.items() if group}, models)
     if not rows:
-        return nothing(NO_TRACES)
-    chosen = one_fact([traces[row.model, row.split] for row in rows], methodcaller("effects", corruption, kind))
+        return draw_empty(NO_TRACES)
+    chosen = choose_fact([traces[row.model, row.split] for row in rows], corruption, kind)
     sheet = Sheet()
     for row, trace in zip(rows, chosen, strict=True):
-        effects = trace.effects(corruption, kind)
-        sheet.heading(row.title, f"fact {plain(trace.about['fact'])}")
-        places = shown_places(trace)
+        effects = trace.indirect_effects(corruption, kind)
+        sheet.heading(row.title, f"fact {plain(trace.metadata['fact'])}")
+        places = choose_places(trace)
         height = PITCH * len(places)
         sheet.y += 18
-        width = (POINTS - 2 * MARGIN) / MOST_STEPS
-        # At t2 a fact may hardly hang on its subject: one scale for its steps, so that this shows.
-        low, high = _limits(effects[:, places])
+        width = (POINTS - 2 * MARGIN) / MAX_STEPS
+        low, high = _color_limits(effects[:, places])  # one scale for all steps, because effects may vanish at t2
         for column, values in enumerate(effects):
             axes = sheet.panel(MARGIN + column * width + GUTTER, sheet.y, width - GUTTER - 8, height)
-            image = _heat(axes, values[places], low, high)
-            axes.set_yticks(range(len(places)), [_label(trace, column, place) for place in places], family="monospace")
+            image = _draw_heat_map(axes, values[places], low, high)
+            labels = [_label_place(trace, column, place) for place in places]
+            axes.set_yticks(range(len(places)), labels, family="monospace")
             axes.axhline(len(places) - 2.5, color=FAINT, linewidth=0.7)
             sheet.text(MARGIN + column * width + 4, sheet.y - 6, _step_title(trace, column, corruption), size=SMALL)
         sheet.y += height + 30
@@ -110,45 +118,46 @@ def trace_facts(traces, *, models, kind="state"):
         sheet.y += 34
     sheet.text(MARGIN + GUTTER, sheet.y, f"* subject   {MASK} masked token", size=SMALL, color=FAINT)
     sheet.y += 8
-    facts = ", ".join(dict.fromkeys(plain(trace.about["fact"]) for trace in chosen))
-    return Drawing(sheet.done(), {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
+    facts = ", ".join(dict.fromkeys(plain(trace.metadata["fact"]) for trace in chosen))
+    return Drawing(sheet.finish(), {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
 
 
-def one_fact(groups, effects_of):
-    """A trace of each group of traces, of one fact: of those that most groups have, where most can be restored."""
-    gains = {}
+def choose_fact(groups, corruption, kind):
+    """One trace from each group of traces: of the fact in most groups that has the largest effects."""
+    largest = {}
     for group in groups:
         for trace in group:
-            gains.setdefault(trace.about["fact"], []).append(float(np.nanmax(effects_of(trace))))
-    best = min(gains, key=lambda fact: (-len(gains[fact]), -sum(gains[fact]), fact))
-    return [next((t for t in group if t.about["fact"] == best), group[0]) for group in groups]
+            effects = trace.indirect_effects(corruption, kind)
+            largest.setdefault(trace.metadata["fact"], []).append(float(np.nanmax(effects)))
+    best = min(largest, key=lambda fact: (-len(largest[fact]), -sum(largest[fact]), fact))
+    return [next((t for t in group if t.metadata["fact"] == best), group[0]) for group in groups]
 
 
-def shown_places(trace):
-    """The places to show: the prompt and the answer, no more than a page holds, and what is restored together."""
-    prompt, (start, end) = trace.about["prompt_tokens"], trace.about["answer"]
-    together = [place for place, role in enumerate(trace.roles[0]) if role in vocabulary.TOGETHER]
-    traced = len(trace.roles[0]) - len(together)
-    places = [place for place in (*range(prompt), *range(start, end)) if place < traced]
-    return places[max(0, len(places) - MOST_TOKENS) :] + together
+def choose_places(trace):
+    """The places to draw: prompt and answer, as many as fit on a page, and the tokens restored together."""
+    prompt, (start, end) = trace.metadata["prompt_tokens"], trace.metadata["answer"]
+    joint = [place for place, role in enumerate(trace.roles[0]) if role in vocabulary.JOINT_ROLES]
+    length = len(trace.roles[0]) - len(joint)
+    places = [place for place in (*range(prompt), *range(start, end)) if place < length]
+    return places[max(0, len(places) - MAX_TOKENS) :] + joint
 
 
-def _label(trace, s, place):
-    role = trace.roles[s][place]
-    if role in vocabulary.TOGETHER:
-        return "all of *" if role == WHOLE else "answer"
+def _label_place(trace, step, place):
+    role = trace.roles[step][place]
+    if role in vocabulary.JOINT_ROLES:
+        return "all of *" if role == SUBJECT else "answer"
     if role.startswith("masked"):
         return MASK
-    return shown_token(trace.about["tokens"][place], 10) + ("*" if "subject" in role else "")
+    return shown_token(trace.metadata["tokens"][place], 10) + ("*" if "subject" in role else "")
 
 
-def _step_title(trace, s, corruption):
-    clean, broken = (trace.arrays[f"log_probability.{run}"][s] for run in ("clean", f"{corruption}.corrupted"))
-    return f"{trace.stages()[s]}, step {trace.steps[s] + 1}: hiding costs {number(clean - broken)} nats"
+def _step_title(trace, step, corruption):
+    total = trace.total_effect(corruption)[step]
+    return f"{trace.stages()[step]}, step {trace.steps[step] + 1}: total effect {number(total)} nats"
 
 
-def _limits(*arrays):
-    """One colour scale for all `arrays`: from 0 to the largest; around 0 where losses are large too."""
+def _color_limits(*arrays):
+    """One colour scale for all `arrays`: from 0 to the maximum; symmetric around 0 if negative values are large."""
     known = np.concatenate([array[np.isfinite(array)].ravel() for array in map(np.asarray, arrays)])
     if not len(known):
         return 0.0, 1.0
@@ -157,13 +166,13 @@ def _limits(*arrays):
     return (-size, size) if low < -0.5 * high else (0.0, high)
 
 
-def _heat(axes, values, low, high):
-    """A heat map (rows, layers) with layers along the bottom."""
+def _draw_heat_map(axes, values, low, high):
+    """Draw `values` (rows, layers) with layers along the bottom."""
     signed = low == -high
     axes.set_facecolor(RULE)
     image = axes.imshow(values, cmap=SIGNED if signed else HEAT, vmin=low, vmax=high, aspect="auto")
     for row, layer in np.argwhere(values < -0.1 * high):
-        # A loss, where there is no colour to see.
+        # A minus sign, because the colour scale may not show negative effects.
         axes.text(layer, row, "−", ha="center", va="center", color=ink_on(image.to_rgba(values[row, layer])))
     axes.xaxis.set_major_locator(MaxNLocator(min(values.shape[1], 6), integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlabel("layer", labelpad=1)
@@ -175,96 +184,98 @@ def _heat(axes, values, low, high):
 
 @styled
 def trace_average(table, *, models):
-    """Average effects at t1 by role and layer, as shares of what hiding the subject costs, on one scale for all panels.
+    """Average effects at t1 by role and layer, as shares of the total effect, on one scale for all panels.
 
-    `table` is the study's table of traces; of several seeds the first is drawn, here and below.
+    `table` is causal_trace.csv. As in the figures below, the first of several seeds is drawn.
     """
-    costs = _drawn(table[table.kind == "total"], models, "whole")[0]
-    table, columns = _drawn(table, models, "recovered")
+    totals = _select_t1(table[table.kind == "total"], models, "scores")[0]
+    table, columns = _select_t1(table, models, "recovered")
     kinds = [kind for kind in KINDS if kind in set(table.kind)]
     if not columns or not kinds:
-        return nothing(NO_TRACES)
-    per = [_own(table, panel) for panel in columns]
-    # Roles that return nothing anywhere are named, not drawn.
-    most = table[table.kind.isin(kinds)].groupby("role")["mean"].max()
-    roles = [role for role in ROLES if most.get(role, 0) >= LEAST] or [role for role in ROLES if role in most.index]
-    idle = [role for role in ROLES if role in most.index and role not in roles]
-    figure = blank(len(kinds) * (10.5 * len(roles) + 16) + 85)
+        return draw_empty(NO_TRACES)
+    tables = [_select_panel(table, panel) for panel in columns]
+    # Roles without effects are listed, not drawn.
+    largest = table[table.kind.isin(kinds)].groupby("role")["mean"].max()
+    present = [role for role in ROLES if role in largest.index]
+    roles = [role for role in present if largest[role] >= MIN_SHARE] or present
+    idle = [role for role in present if role not in roles]
+    figure = new_figure(len(kinds) * (10.5 * len(roles) + 16) + 85)
     grid = figure.subplots(len(kinds), len(columns), squeeze=False, sharex="col")
-    maps = {kind: [_by_role(rows[rows.kind == kind], roles) for rows in per] for kind in kinds}
-    limits = _limits(*(np.clip(values, -1, 1) for some in maps.values() for values in some), np.ones(1))
+    maps = {kind: [_pivot_roles(rows[rows.kind == kind], roles) for rows in tables] for kind in kinds}
+    limits = _color_limits(*(np.clip(values, -1, 1) for group in maps.values() for values in group), np.ones(1))
     for axes_row, kind in zip(grid, kinds, strict=True):
         for axes, values in zip(axes_row, maps[kind], strict=True):
-            image = _heat(axes, values, *limits)
+            image = _draw_heat_map(axes, values, *limits)
             axes.set_xlabel("layer" if kind == kinds[-1] else "", labelpad=1)
             axes.set_yticks(range(len(roles)), [r + "*" if "subject" in r else r for r in roles])
             axes.tick_params(axis="y", labelleft=axes is axes_row[0])
         axes_row[0].set_ylabel(KINDS[kind], fontweight="bold")
-    for axes, panel, rows in zip(grid[0], columns, per, strict=True):
-        cost = _own(costs, panel)["mean"]
-        lost = f"\nhiding costs {number(cost.iloc[0], 1)} nats" if len(cost) else ""
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(rows)}{lost}")
+    for axes, panel, rows in zip(grid[0], columns, tables, strict=True):
+        total = _select_panel(totals, panel)["mean"]
+        note = f"\ntotal effect {number(total.iloc[0], 1)} nats" if len(total) else ""
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_count_facts(rows)}{note}")
     bar = figure.colorbar(image, ax=list(grid.flat), location="bottom", aspect=40, fraction=0.03, pad=0.02)
     bar.ax.xaxis.set_major_formatter(lambda share, _: percent(share))
-    note = f"\nnot drawn: roles that return less than {percent(LEAST)} everywhere" if idle else ""
-    bar.set_label(f"share returned of what hiding the subject costs;   * subject   grey: too few such tokens{note}")
+    note = f"\nnot drawn: roles that recover less than {percent(MIN_SHARE)} everywhere" if idle else ""
+    bar.set_label(f"share of the total effect recovered;   * subject   grey: too few such tokens{note}")
     bar.outline.set_visible(False)
-    named = ", ".join(f"{panel.title} ({_facts(rows)})" for panel, rows in zip(columns, per, strict=True))
-    largest = {kind: _peak(maps[kind], roles, columns) for kind in kinds}
-    says = {"columns": named, "idle": ", ".join(idle) or "none"}
-    return Drawing(figure, dict.fromkeys(KINDS, "not traced") | largest | says)
+    named = ", ".join(f"{panel.title} ({_count_facts(rows)})" for panel, rows in zip(columns, tables, strict=True))
+    peaks = {kind: _describe_peaks(maps[kind], roles, columns) for kind in kinds}
+    alt_values = {"columns": named, "idle": ", ".join(idle) or "none"}
+    return Drawing(figure, dict.fromkeys(KINDS, "not traced") | peaks | alt_values)
 
 
-def _drawn(table, models, *readings):
-    """The rows at t1, in nats, of the leading corruption and the first seed; and the panels that they fill."""
-    table = table[(table.corruption == vocabulary.leading(table.corruption)) & (table.score == "log_probability")]
+def _select_t1(table, models, *readings):
+    """The rows at t1, in nats, of the leading corruption and the first seed; and the panels for them."""
+    corruption = vocabulary.choose_corruption(table.corruption)
+    table = table[(table.corruption == corruption) & (table.score == "log_probability")]
     table = table[(table.seed == table.seed.min()) & (table.stage == vocabulary.STAGES[0])]
     table = table[table.reading.isin(readings)]
     if readings in (("recovered",), ("indirect",)) and len(table):
-        # Of the windows the leading one, which alone is traced at every token.
-        whole = table[table.role == "last prompt"]
-        windows = whole.groupby("kind").window.first()
+        # Keep the leading window, the only one traced at every token.
+        windows = table[table.role == "last prompt"].groupby("kind").window.first()
         table = table[table.window == table.kind.map(windows)]
-    return table, panels(set(zip(table.model, table.split, strict=True)), models)
+    return table, choose_panels(set(zip(table.model, table.split, strict=True)), models)
 
 
-def _own(table, panel):
+def _select_panel(table, panel):
     return table[(table.model == panel.model) & (table.split == panel.split)]
 
 
-def _facts(rows):
-    return counted(0 if rows.empty else rows.n.max(), "fact")
+def _count_facts(rows):
+    return pluralize(0 if rows.empty else rows.n.max(), "fact")
 
 
-def _by_role(rows, roles):
+def _pivot_roles(rows, roles):
     """Means (roles, layers); NaN where no fact has such a token."""
     layers = range(int(rows.layer.max()) + 1) if len(rows) else range(1)
     return rows.pivot_table(index="role", columns="layer", values="mean").reindex(roles, columns=layers).to_numpy(float)
 
 
-def _peak(maps, roles, columns):
-    said = []
+def _describe_peaks(maps, roles, columns):
+    """The largest share of each map (roles, layers) in words."""
+    peaks = []
     for values, panel in zip(maps, columns, strict=True):
         if np.isfinite(values).any():
             role, layer = np.unravel_index(np.nanargmax(values), values.shape)
-            said.append(f"{panel.title}, {roles[role]} at layer {layer} ({percent(values[role, layer])})")
-    return "; ".join(said) or "not traced"
+            peaks.append(f"{panel.title}, {roles[role]} at layer {layer} ({percent(values[role, layer])})")
+    return "; ".join(peaks) or "not traced"
 
 
-def _curve(axes, rows, x, look):
-    """A line of means with its intervals; the handle that a legend needs."""
+def _draw_curve(axes, rows, column, look):
+    """Draw the means over a column with their intervals; return the handle for a legend."""
     color, marker, line = look
-    rows = rows.sort_values(x)
-    at = rows[x].astype(float)
+    rows = rows.sort_values(column)
+    x = rows[column].astype(float)
     if len(rows) > 1:
-        axes.fill_between(at, rows.ci_low, rows.ci_high, color=color, alpha=0.15, linewidth=0)
-    else:  # a band of one point is not seen
-        axes.vlines(at, rows.ci_low, rows.ci_high, color=color, linewidth=1.1)
-    return axes.plot(at, rows["mean"], color=color, marker=marker, linestyle=line, markersize=4)[0]
+        axes.fill_between(x, rows.ci_low, rows.ci_high, color=color, alpha=0.15, linewidth=0)
+    else:  # a band of one point is invisible
+        axes.vlines(x, rows.ci_low, rows.ci_high, color=color, linewidth=1.1)
+    return axes.plot(x, rows["mean"], color=color, marker=marker, linestyle=line, markersize=4)[0]
 
 
-def _lines(figure, grid, used, ylabel, xlabel="layer", columns=3):
-    """What figures of curves have in common."""
+def _label_curves(figure, grid, handles, ylabel, xlabel="layer", columns=3):
+    """Add axis labels and a legend of `handles` ({label: handle}) to a grid of curves."""
     for axes in grid.flat:
         axes.axhline(0, color=FAINT, linewidth=0.7)
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -272,172 +283,173 @@ def _lines(figure, grid, used, ylabel, xlabel="layer", columns=3):
         axes.set_xlabel(xlabel, labelpad=1)
     for axes in grid[:, 0]:
         axes.set_ylabel(ylabel)
-    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=columns)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
 
-def _within(grid):
-    """Shares lie around 0 … 1; intervals of few facts may reach far beyond."""
+def _limit_shares(grid):
+    """Limit the axes of shares to about 0 … 1, because intervals of few facts may reach far beyond."""
     low, high = grid[0, 0].get_ylim()
     for axes in grid.flat:
         axes.set_ylim(max(low, -0.3), min(high, 1.3))
 
 
-SIDES = {
-    (WHOLE, "recovered"): ("whole subject put back", (BLUE, "o", "-")),
-    ("last subject", "recovered"): ("its last token put back", (SKY, "v", "-")),
-    (ANSWER, "recovered"): ("answer's places put back", (GREEN, "^", "-")),
-    (WHOLE, "necessary"): ("whole subject taken away", (BLUE, "o", ":")),
-    ("last subject", "necessary"): ("its last token taken away", (SKY, "v", ":")),
-    (ANSWER, "necessary"): ("answer's places taken away", (GREEN, "^", ":")),
+NECESSITY = {
+    (SUBJECT, "recovered"): ("all subject tokens restored", (BLUE, "o", "-")),
+    ("last subject", "recovered"): ("last subject token restored", (SKY, "v", "-")),
+    (ANSWER, "recovered"): ("answer positions restored", (GREEN, "^", "-")),
+    (SUBJECT, "necessary"): ("all subject tokens corrupted", (BLUE, "o", ":")),
+    ("last subject", "necessary"): ("last subject token corrupted", (SKY, "v", ":")),
+    (ANSWER, "necessary"): ("answer positions corrupted", (GREEN, "^", ":")),
 }
 
 
 @styled
-def trace_sides(table, *, models):
-    """Sufficiency beside necessity, layer by layer: states put back into the corrupted run, or taken from the clean."""
-    table, columns = _drawn(table[table.kind == "state"], models, "recovered", "necessary")
+def trace_necessity(table, *, models):
+    """Sufficiency and necessity by layer: states restored in the corrupted run, or corrupted in the clean run."""
+    table, columns = _select_t1(table[table.kind == "state"], models, "recovered", "necessary")
     if not columns:
-        return nothing(NO_TRACES)
-    figure, used, says = blank(210), {}, []
+        return draw_empty(NO_TRACES)
+    figure, handles, shares = new_figure(210), {}, []
     grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
     for axes, panel in zip(grid[0], columns, strict=True):
-        own = _own(table, panel)
-        for (role, reading), (label, look) in SIDES.items():
-            rows = own[(own.role == role) & (own.reading == reading)]
+        panel_rows = _select_panel(table, panel)
+        for (role, reading), (label, look) in NECESSITY.items():
+            rows = panel_rows[(panel_rows.role == role) & (panel_rows.reading == reading)]
             if len(rows):
-                used[label] = _curve(axes, rows, "layer", look)
+                handles[label] = _draw_curve(axes, rows, "layer", look)
         axes.axhline(1, color=FAINT, linewidth=0.7, linestyle=":")
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(own)}")
-        best = own[(own.role == WHOLE) & (own.reading == "recovered")]
-        if len(best):
-            top = best.loc[best["mean"].idxmax()]
-            says.append(f"{panel.title}, whole subject {percent(top['mean'])} at layer {top.layer:.0f}")
-    _lines(figure, grid, used, "share of the total effect")
-    _within(grid)
-    return Drawing(figure, {"shares": "; ".join(says)})
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_count_facts(panel_rows)}")
+        subject = panel_rows[(panel_rows.role == SUBJECT) & (panel_rows.reading == "recovered")]
+        if len(subject):
+            top = subject.loc[subject["mean"].idxmax()]
+            shares.append(f"{panel.title}, all subject tokens {percent(top['mean'])} at layer {top.layer:.0f}")
+    _label_curves(figure, grid, handles, "share of the total effect")
+    _limit_shares(grid)
+    return Drawing(figure, {"shares": "; ".join(shares)})
 
 
 @styled
 def trace_windows(table, *, models):
-    """What MLPs and attention return at the subject where one, three or five layers are restored together."""
-    table, columns = _drawn(table[table.kind.isin(vocabulary.WINDOWED)], models, "recovered", "necessary")
-    table = table[(table.reading == "recovered") & (table.role == WHOLE)]
-    kinds = [kind for kind in vocabulary.WINDOWED if kind in set(table.kind)]
+    """Shares recovered by MLPs and attention at all subject tokens, by the number of layers restored together."""
+    table, columns = _select_t1(table[table.kind.isin(vocabulary.WINDOWED_KINDS)], models, "recovered", "necessary")
+    table = table[(table.reading == "recovered") & (table.role == SUBJECT)]
+    kinds = [kind for kind in vocabulary.WINDOWED_KINDS if kind in set(table.kind)]
     if not columns or not kinds:
-        return nothing(NO_TRACES)
-    figure, used, says = blank(110 * len(kinds) + 70), {}, []
+        return draw_empty(NO_TRACES)
+    figure, handles, shares = new_figure(110 * len(kinds) + 70), {}, []
     grid = figure.subplots(len(kinds), len(columns), squeeze=False, sharey=True, sharex=True)
-    looks_of = [(SKY, "o", "-"), (BLUE, "s", "--"), ("#003f66", "^", ":")]
+    window_looks = [(SKY, "o", "-"), (BLUE, "s", "--"), ("#003f66", "^", ":")]
     for axes_row, kind in zip(grid, kinds, strict=True):
         for axes, panel in zip(axes_row, columns, strict=True):
-            own = _own(table, panel)
-            own = own[own.kind == kind]
-            for window, look in zip(sorted(own.window.unique()), looks_of, strict=False):
-                name = counted(window, "layer") + (" together" if window > 1 else "")
-                used[name] = _curve(axes, own[own.window == window], "layer", look)
-            if len(own):
-                top = own.loc[own["mean"].idxmax()]
-                share, together = percent(top["mean"]), counted(top.window, "layer")
-                says.append(f"{panel.title}, {KINDS[kind]} {share} with {together}")
+            rows = _select_panel(table, panel)
+            rows = rows[rows.kind == kind]
+            for window, look in zip(sorted(rows.window.unique()), window_looks, strict=False):
+                label = pluralize(window, "layer") + (" together" if window > 1 else "")
+                handles[label] = _draw_curve(axes, rows[rows.window == window], "layer", look)
+            if len(rows):
+                top = rows.loc[rows["mean"].idxmax()]
+                window = pluralize(top.window, "layer")
+                shares.append(f"{panel.title}, {KINDS[kind]} {percent(top['mean'])} with {window}")
     for axes, panel in zip(grid[0], columns, strict=True):
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_facts(_own(table, panel))}")
-    _lines(figure, grid, used, "share returned")
-    _within(grid)
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_count_facts(_select_panel(table, panel))}")
+    _label_curves(figure, grid, handles, "share recovered")
+    _limit_shares(grid)
     for axes, kind in zip(grid[:, 0], kinds, strict=True):
-        axes.set_ylabel(f"{KINDS[kind]}: share returned")
-    return Drawing(figure, {"shares": "; ".join(says)})
+        axes.set_ylabel(f"{KINDS[kind]}: share recovered")
+    return Drawing(figure, {"shares": "; ".join(shares)})
 
 
-PLACES = {
+TOKEN_GROUPS = {  # {label: (word in the role, colour, marker)}
     "the subject": ("subject", BLUE, "o"),
-    "the answer's places": ("answer", GREEN, "^"),
+    "the answer": ("answer", GREEN, "^"),
     "other tokens": ("", FAINT, "s"),
 }
 
 
 @styled
-def trace_alike(table, *, models):
-    """What every hidden state returns in people taught one way against the same in people taught the other.
+def trace_directions(table, *, models):
+    """Indirect effects of all hidden states for people trained in one direction against those trained in the other.
 
-    A panel a question; a point is a token's role at a layer.
+    A panel for each question; a point is a token role at a layer.
     """
-    table, _ = _drawn(table[table.kind == "state"], models, "indirect")
-    name = first_of(models, "diffusion")
-    table = table[(table.model == name) & table.role.isin(vocabulary.SINGLE_ROLES) & (table.n > 1)]
+    table, _ = _select_t1(table[table.kind == "state"], models, "indirect")
+    model = first_model(models, "diffusion")
+    table = table[(table.model == model) & table.role.isin(vocabulary.SINGLE_ROLES) & (table.n > 1)]
     pairs = {"descriptions": ("p2d_same", "d2p_reverse"), "names": ("d2p_same", "p2d_reverse")}
-    there = {answer_type: pair for answer_type, pair in pairs.items() if set(pair) <= set(table.split)}
-    if not there:
-        return nothing("No question was traced both ways.")
-    figure, used, says = blank(235), {}, []
-    grid = figure.subplots(1, len(there), squeeze=False)
-    for axes, (answer_type, pair) in zip(grid[0], there.items(), strict=True):
-        cells = table.pivot_table(index=["role", "layer"], columns="split", values="mean")[list(pair)].dropna()
-        roles = cells.index.get_level_values("role")
-        place = [next(label for label, (word, *_) in PLACES.items() if word in role) for role in roles]
-        for label, (_, color, marker) in PLACES.items():
-            own = cells[[at == label for at in place]]
-            how = {"color": color, "marker": marker, "alpha": 0.6, "linewidths": 0}
-            used[f"states of {label}"] = axes.scatter(own[pair[0]], own[pair[1]], s=14, **how)
-        ends = (float(cells.min().min()), float(cells.max().max()))
+    pairs = {question: pair for question, pair in pairs.items() if set(pair) <= set(table.split)}
+    if not pairs:
+        return draw_empty("No question was traced for people trained in both directions.")
+    figure, handles, counts = new_figure(235), {}, []
+    grid = figure.subplots(1, len(pairs), squeeze=False)
+    for axes, (question, pair) in zip(grid[0], pairs.items(), strict=True):
+        sites = table.pivot_table(index=["role", "layer"], columns="split", values="mean")[list(pair)].dropna()
+        roles = sites.index.get_level_values("role")
+        groups = [next(label for label, (word, *_) in TOKEN_GROUPS.items() if word in role) for role in roles]
+        for label, (_, color, marker) in TOKEN_GROUPS.items():
+            points = sites[[group == label for group in groups]]
+            options = {"color": color, "marker": marker, "alpha": 0.6, "linewidths": 0}
+            handles[f"states of {label}"] = axes.scatter(points[pair[0]], points[pair[1]], s=14, **options)
+        ends = (float(sites.min().min()), float(sites.max().max()))
         axes.plot(ends, ends, color=FAINT, linewidth=0.7)
-        axes.set_title(f"{looks(models)[name].label}: {answer_type}, {counted(len(cells), 'state')}")
-        axes.set_xlabel("nats returned, people taught as asked", labelpad=1)
-        below = int((cells[pair[1]] < cells[pair[0]]).sum())
-        says.append(f"{answer_type}, {below} of {len(cells)} below the line, the largest effect {number(ends[1], 1)} nats")
-    grid[0, 0].set_ylabel("nats returned,\npeople taught the other way")
-    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=3)
-    return Drawing(figure, {"questions": "; ".join(says)})
+        axes.set_title(f"{choose_looks(models)[model].label}: {question}, {pluralize(len(sites), 'state')}")
+        axes.set_xlabel("indirect effect (nats), same direction", labelpad=1)
+        below, largest = int((sites[pair[1]] < sites[pair[0]]).sum()), number(ends[1], 1)
+        counts.append(f"{question}, {below} of {len(sites)} below the line, the largest effect {largest} nats")
+    grid[0, 0].set_ylabel("indirect effect (nats),\nreverse direction")
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"questions": "; ".join(counts)})
 
 
-COSTS = {
-    ("subject", None): ("subject hidden", (BLUE, "o", "-")),
+TOTAL_EFFECTS = {  # {(what is corrupted, how): (label, look)}
+    ("subject", None): ("subject corrupted", (BLUE, "o", "-")),
     ("revealed", "swap"): ("revealed tokens replaced", (VERMILLION, "s", "-")),
     ("revealed", "mask"): ("revealed tokens masked", (VERMILLION, "v", ":")),
-    ("both", "swap"): ("subject hidden and tokens replaced", (FAINT, "x", "--")),
+    ("both", "swap"): ("subject corrupted and tokens replaced", (FAINT, "x", "--")),
 }
 
 
-# Descriptions first: a name of two tokens has no course.
-AS_TAUGHT = ("p2d_same", "both_p2d", "d2p_same", "known_p2d")
-IN_REVERSE = ("d2p_reverse", "p2d_reverse", "both_d2p", "known_d2p")
+# Descriptions come first: a name of two tokens has hardly any steps.
+SAME_DIRECTION = ("p2d_same", "both_p2d", "d2p_same", "known_p2d")
+REVERSE_DIRECTION = ("d2p_reverse", "p2d_reverse", "both_d2p", "known_d2p")
 
 
 @styled
-def hand_over(table, *, models):
-    """What the tokens still to come rest on, as the answer appears: the subject, or what is already revealed of it.
+def handover(table, *, models):
+    """Total effects on the tokens still to come, as the answer appears: of the subject, and of revealed answer tokens.
 
-    A point is of at least half of the facts.
+    `table` is time.csv, here and below. A point needs at least half of the facts.
     """
-    table = table[(table.reading == "rests") & table.revealed.notna() & (table.n > 1)]
+    table = table[(table.reading == "total_effect") & table.revealed.notna() & (table.n > 1)]
     table = table[table.seed == table.seed.min()]
-    several = table[table.hidden == "revealed"]
-    columns = panels(set(zip(several.model, several.split, strict=True)), models, (AS_TAUGHT, IN_REVERSE))
+    revealed = table[table.corrupted == "revealed"]
+    traced = set(zip(revealed.model, revealed.split, strict=True))
+    columns = choose_panels(traced, models, (SAME_DIRECTION, REVERSE_DIRECTION))
     if not columns:
-        return nothing("No answer was revealed in more than one step.")
-    figure, used, says = blank(220), {}, []
+        return draw_empty("No answer was revealed in more than one step.")
+    figure, handles, courses = new_figure(220), {}, []
     grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
     for axes, panel in zip(grid[0], columns, strict=True):
-        own = _own(table, panel)
-        own = own[own.n >= own.n.max() / 2]  # a mean of few says little beside one of many
-        for (hidden, kind), (label, look) in COSTS.items():
-            rows = own[(own.hidden == hidden) & (own.kind.isna() if kind is None else own.kind == kind)]
+        panel_rows = _select_panel(table, panel)
+        panel_rows = panel_rows[panel_rows.n >= panel_rows.n.max() / 2]
+        for (corrupted, kind), (label, look) in TOTAL_EFFECTS.items():
+            rows = panel_rows[panel_rows.corrupted == corrupted]
+            rows = rows[rows.kind.isna() if kind is None else rows.kind == kind]
             if len(rows):
-                used[label] = _curve(axes, rows, "revealed", look)
-        few, many = own.n.min(), own.n.max()
-        facts = _facts(own) if few == many else f"{few:.0f} to {_facts(own)}"
+                handles[label] = _draw_curve(axes, rows, "revealed", look)
+        fewest, facts = panel_rows.n.min(), _count_facts(panel_rows)
+        facts = facts if fewest == panel_rows.n.max() else f"{fewest:.0f} to {facts}"
         axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{facts}")
-        costs = own[own.hidden == "subject"].sort_values("revealed")["mean"]
-        says.append(
-            f"{panel.title}, hiding the subject costs {number(costs.iloc[0])} nats first, {number(costs.iloc[-1])} last"
-        )
-    _lines(figure, grid, used, "nats lost of what is to come", "answer tokens revealed", columns=2)
-    return Drawing(figure, {"courses": "; ".join(says)})
+        effects = panel_rows[panel_rows.corrupted == "subject"].sort_values("revealed")["mean"]
+        first, last = number(effects.iloc[0]), number(effects.iloc[-1])
+        courses.append(f"{panel.title}, corrupting the subject costs {first} nats first, {last} last")
+    _label_curves(figure, grid, handles, "nats lost of tokens to come", "answer tokens revealed", columns=2)
+    return Drawing(figure, {"courses": "; ".join(courses)})
 
 
 TESTS = (*RECALL_SPLITS, *KNOWN)
-HIDDEN = {
-    "from": ("subject hidden from this step on", (VERMILLION, "s", "-")),
-    "until": ("subject hidden up to this step", (BLUE, "o", "-")),
+SCHEDULES = {
+    "from": ("subject corrupted from this step on", (VERMILLION, "s", "-")),
+    "until": ("subject corrupted up to this step", (BLUE, "o", "-")),
 }
 
 
@@ -445,42 +457,42 @@ MODULES = {"mlp": (PURPLE, "^", -0.12), "attn": (GREEN, "D", 0.12)}
 
 
 @styled
-def hidden_steps(table, *, models):
-    """Recall of the finished answer where the subject is hidden for some of the steps.
+def corrupted_steps(table, *, models):
+    """Recall of the finished answer with the subject corrupted at some of the steps.
 
-    Below, where it is seen but the output of one module at its tokens is hidden at all steps, layer by layer.
+    Below, by layer, with the output of one module at the subject corrupted at all steps.
     """
-    table = table[(table.reading == "recalled") & (table.model == first_of(models, "diffusion"))]
+    table = table[(table.reading == "recall") & (table.model == first_model(models, "diffusion"))]
     table = table[table.seed == table.seed.min()]
-    whole, modules = table[table.kind == "subject"], table[(table.kind != "subject") & (table.hidden == "from")]
+    subject, modules = table[table.kind == "subject"], table[(table.kind != "subject") & (table.corrupted == "from")]
     modules = modules[modules.step == modules.step.min()]
-    tests = [split for split in TESTS if split in set(whole.split)]
+    tests = [split for split in TESTS if split in set(subject.split)]
     if not tests:
-        return nothing(NO_TRACES)
-    rows = 1 + bool(len(modules))
-    figure, used, says = blank(60 + 125 * rows), {}, []
-    grid = figure.subplots(rows, len(tests), squeeze=False, sharey=True)
+        return draw_empty(NO_TRACES)
+    height = 1 + bool(len(modules))
+    figure, handles, alt_texts = new_figure(60 + 125 * height), {}, []
+    grid = figure.subplots(height, len(tests), squeeze=False, sharey=True)
     for axes, split in zip(grid[0], tests, strict=True):
-        own = whole[whole.split == split]
-        for way, (label, look) in HIDDEN.items():
-            used[label] = _curve(axes, own[own.hidden == way], "step", look)
-        axes.set_title(f"{_two_lines(split)}\n{_facts(own)}")
+        rows = subject[subject.split == split]
+        for schedule, (label, look) in SCHEDULES.items():
+            handles[label] = _draw_curve(axes, rows[rows.corrupted == schedule], "step", look)
+        axes.set_title(f"{_break_title(split)}\n{_count_facts(rows)}")
         axes.set_xlabel("denoising step", labelpad=1)
-        late = own[(own.hidden == "until") & (own["mean"] >= 0.5)].step.max()
-        says.append(f"{phrase(split)}, half are right if it is hidden up to step {late:.0f}")
-    for axes, split in zip(grid[1] if rows > 1 else (), tests, strict=False):
-        own = modules[modules.split == split]
+        latest = rows[(rows.corrupted == "until") & (rows["mean"] >= 0.5)].step.max()
+        alt_texts.append(f"{describe_split(split)}, half are right if it is corrupted up to step {latest:.0f}")
+    for axes, split in zip(grid[1] if height > 1 else (), tests, strict=False):
+        split_rows = modules[modules.split == split]
         for kind, (color, marker, shift) in MODULES.items():
-            some = own[own.kind == kind].sort_values("layer")
-            if len(some):
-                at = some.layer.astype(float) + shift
-                axes.vlines(at, some.ci_low, some.ci_high, color=color, linewidth=0.8, alpha=0.5)
-                label = f"{KINDS[kind]} of one layer hidden at all steps"
-                used[label] = axes.plot(at, some["mean"], marker, color=color, markersize=4)[0]
-                worst = some.loc[some["mean"].idxmin()]
-                share = percent(worst["mean"])
-                says.append(f"{phrase(split)}, {share} right without the {KINDS[kind]} of layer {worst.layer:.0f}")
-        axes.set_title(_facts(own))
+            rows = split_rows[split_rows.kind == kind].sort_values("layer")
+            if len(rows):
+                x = rows.layer.astype(float) + shift
+                axes.vlines(x, rows.ci_low, rows.ci_high, color=color, linewidth=0.8, alpha=0.5)
+                label = f"{KINDS[kind]} of one layer corrupted at all steps"
+                handles[label] = axes.plot(x, rows["mean"], marker, color=color, markersize=4)[0]
+                worst = rows.loc[rows["mean"].idxmin()]
+                site = f"{KINDS[kind]} of layer {worst.layer:.0f}"
+                alt_texts.append(f"{describe_split(split)}, {percent(worst['mean'])} right without the {site}")
+        axes.set_title(_count_facts(split_rows))
         axes.set_xlabel("layer", labelpad=1)
     for axes in grid.flat:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -488,18 +500,20 @@ def hidden_steps(table, *, models):
         axes.set_ylim(-0.06, 1.06)
     for axes in grid[:, 0]:
         axes.set_ylabel("answers right")
-    figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2)
-    return Drawing(figure, {"tests": "; ".join(says)})
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+    return Drawing(figure, {"tests": "; ".join(alt_texts)})
 
 
-def _two_lines(split):
-    return phrase(split).replace("s ", "s\n", 1)
+def _break_title(split):
+    return describe_split(split).replace(", ", ",\n")
 
 
-def trace_map(trace, *, family="diffusion", answer_type="description", kind="state"):
-    """One fact's trace as `trace_facts` draws it: a matplotlib figure.
+def trace_map(
+    trace: FactTrace, *, family: str = "diffusion", answer_type: str = "description", kind: str = "state"
+) -> Figure:
+    """One trace drawn as in `trace_facts`: a matplotlib figure.
 
-    The network is of that `family`, and its answer is a "description" or a "name".
+    `family` is the network's, and `answer_type` is "description" or "name".
     """
     split = FORWARD[0] if answer_type == "description" else REVERSE[0]
     return trace_facts({(family, split): [trace]}, models={family: family}, kind=kind).figure
