@@ -5,16 +5,16 @@ SAMPLING = {"canvas": 80, "steps": 2, "guidance": 0.0, "order": "confidence", "t
 SAMPLING |= {"block": None, "remasking": "none"}
 
 
-def test_one_choice_changes_at_a_time_and_the_configured_one_is_among_them():
-    tried = ablation.variants(SAMPLING, {"guidance": [0.5, 1], "order": ["random"]})
-    assert [(factor, value) for factor, value, _ in tried] == [
+def test_one_setting_changes_at_a_time_and_its_configured_value_is_included():
+    variants = ablation.list_variants(SAMPLING, {"guidance": [0.5, 1], "order": ["random"]})
+    assert [(factor, value) for factor, value, _ in variants] == [
         ("guidance", 0.0),
         ("guidance", 0.5),
         ("guidance", 1),
         ("order", "confidence"),
         ("order", "random"),
     ]
-    for factor, value, options in tried:
+    for factor, value, options in variants:
         assert options == {**SAMPLING, factor: value}
 
 

@@ -39,7 +39,7 @@ def networks():
 
 
 def sharpened(build):
-    """A network whose predictions are far from uniform, so that none hangs on rounding."""
+    """A network whose predictions are far from uniform, so that rounding decides none."""
     torch.manual_seed(0)
     net = build().eval()
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_completions_are_those_of_generate(networks):
     eos=st.integers(0, VOCAB - 1),
     rows=st.sampled_from([1, 2, 50]),
 )
-def test_any_prompts_in_any_batches_stop_at_any_end(networks, lengths, new_tokens, eos, rows):
+def test_completions_do_not_depend_on_batches_and_stop_at_the_end_token(networks, lengths, new_tokens, eos, rows):
     prompts = prompts_of(lengths, seed=sum(lengths))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(batches.SIZES, "cpu", rows)
@@ -101,8 +101,8 @@ def test_any_prompts_in_any_batches_stop_at_any_end(networks, lengths, new_token
     assert found.tokens == [one_token_at_a_time(networks["llama"], prompt, new_tokens, eos)[0] for prompt in prompts]
 
 
-def test_rows_end_with_their_own_end_token_while_others_go_on(networks):
-    """Any token that some completion holds is made the end token: rows then leave the batch at different times."""
+def test_a_row_ends_at_its_end_token_while_others_continue(networks):
+    """Each token of the completions serves as the end token, so that rows leave the batch at different times."""
     net = networks["llama"]
     for eos in {
         token for tokens in autoregressive.complete(net, PROMPTS, new_tokens=8, eos=None).tokens for token in tokens
@@ -136,7 +136,7 @@ def test_greedy_log_probabilities_sum_to_the_likelihood_of_the_completion(networ
 
 
 def test_the_first_token_is_the_first_of_a_completion(networks):
-    logs = autoregressive.first_token(networks["llama"], PROMPTS)
+    logs = autoregressive.first_token_log_probs(networks["llama"], PROMPTS)
     found = autoregressive.complete(networks["llama"], PROMPTS, new_tokens=1, eos=EOS)
     assert logs.shape == (len(PROMPTS), VOCAB)
     assert logs.argmax(-1).tolist() == [tokens[0] for tokens in found.tokens]
@@ -157,7 +157,7 @@ def test_a_batch_too_large_for_the_gpu_is_halved(networks, monkeypatch):
     assert autoregressive.complete(net, PROMPTS, new_tokens=4, eos=EOS).tokens == expected.tokens
 
 
-def test_an_empty_prompt_and_no_tokens_are_refused(networks):
+def test_an_empty_prompt_and_zero_new_tokens_are_refused(networks):
     with pytest.raises(ValueError, match="prompt 1 is empty"):
         autoregressive.complete(networks["llama"], [[1], []], new_tokens=2, eos=EOS)
     with pytest.raises(ValueError, match="new_tokens is 0"):

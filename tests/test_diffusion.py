@@ -12,7 +12,7 @@ from benchmarks.sampling import one_at_a_time
 from reversal.models import network, smdm
 from reversal.recall import masked
 from reversal.recall.masked import denoise, log_likelihood
-from reversal.recall.sampling import SCHEDULES, Sampling, times
+from reversal.recall.sampling import SCHEDULES, Sampling, timesteps
 
 GOLDEN = Path(__file__).parent / "golden" / "smdm"
 VOCAB, CANVAS = 30, 13
@@ -41,7 +41,7 @@ def net():
     with torch.no_grad():
         for weight in tiny.parameters():
             if weight.dim() > 1:
-                weight.mul_(12)  # far from uniform, so that no prediction hangs on rounding
+                weight.mul_(12)  # far from uniform, so that rounding decides no prediction
     return tiny
 
 
@@ -57,7 +57,7 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a[:2] + a[3:4], b[:2] + b[3:4], strict=True))
 
 
-def test_every_canvas_of_the_reference_sampler_is_matched():
+def test_canvases_equal_those_of_the_reference_sampler():
     reference = smdm.load(GOLDEN / "mdm.safetensors", json.loads((GOLDEN / "config.json").read_text()), causal=False)
     cases = json.loads((GOLDEN / "samples.json").read_text())
     assert len(cases) == 48
@@ -99,20 +99,20 @@ def test_the_size_of_batches_changes_nothing(net, variant, batches_of):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_canvas_entering_a_step_predicts_what_that_step_reveals(net, variant):
+def test_the_canvas_before_a_step_predicts_what_that_step_reveals(net, variant):
     """Rebuild each canvas, run the network on it, and compare with the trajectory that was recorded."""
     options = VARIANTS[variant]
     found = denoise(net, PROMPTS, canvas=CANVAS, steps=6, generator=seeded(), **options)
     mask = network.mask_id(net)
-    given = found.step == masked.GIVEN
-    start = found.entering(0)
-    assert torch.equal(start == mask, ~given) and torch.equal(start[given], found.canvas[given])
-    assert torch.equal(found.entering(6), found.canvas) and mask not in found.canvas
+    fixed = found.step == masked.FIXED
+    start = found.canvas_before(0)
+    assert torch.equal(start == mask, ~fixed) and torch.equal(start[fixed], found.canvas[fixed])
+    assert torch.equal(found.canvas_before(6), found.canvas) and mask not in found.canvas
     for step in range(6):
-        canvas, after = found.entering(step), found.entering(step + 1)
+        canvas, after = found.canvas_before(step), found.canvas_before(step + 1)
         logits = network.logits(net, network.hidden(net, canvas)).double()
         if w := options.get("guidance"):
-            unguided = network.logits(net, network.hidden(net, canvas.masked_fill(given, mask))).double()
+            unguided = network.logits(net, network.hidden(net, canvas.masked_fill(fixed, mask))).double()
             logits = unguided + (1 + w) * (logits - unguided)
         probability = logits.softmax(-1)
         new = (canvas == mask) & (after != mask)
@@ -125,7 +125,7 @@ def test_the_canvas_entering_a_step_predicts_what_that_step_reveals(net, variant
 
 def test_revealed_tokens_are_the_most_confident(net):
     found = denoise(net, PROMPTS, canvas=CANVAS, steps=4)
-    canvas = found.entering(2)
+    canvas = found.canvas_before(2)
     best = network.logits(net, network.hidden(net, canvas)).softmax(-1).amax(-1)
     for row in range(len(PROMPTS)):
         revealed, left = found.step[row] == 2, found.step[row] > 2
@@ -146,7 +146,7 @@ def test_memory_too_small_for_one_row_is_an_error(net, short_of_memory):
         denoise(net, PROMPTS, canvas=CANVAS, steps=1)
 
 
-def test_a_network_of_ties_is_filled_from_left_to_right():
+def test_equally_confident_tokens_are_revealed_from_left_to_right():
     flat = network.new(causal=False, vocab=5, width=8, layers=1, heads=1, mlp=8, seed=0)
     with torch.no_grad():
         flat.lm_head.weight.zero_()
@@ -169,7 +169,7 @@ def test_ancestral_sampling_reveals_at_uniform_times_and_draws_from_the_network(
 
     full = PROMPTS[-1]  # one token is free
     found = denoise(net, [full] * 2000, canvas=CANVAS, steps=1, order="random", temperature=1.0, generator=seeded())
-    expected = masked.first_token(net, [full])[0].exp()
+    expected = masked.first_token_log_probs(net, [full])[0].exp()
     assert torch.allclose(torch.bincount(found.canvas[:, -1], minlength=VOCAB) / 2000, expected, atol=0.035)
 
 
@@ -194,47 +194,47 @@ def test_blocks_are_filled_from_left_to_right(net):
         assert all(max(a) < min(b) for a, b in itertools.pairwise(blocks))
 
 
-def test_one_block_is_no_block(net):
+def test_one_block_equals_no_blocks(net):
     assert same(
         denoise(net, PROMPTS, canvas=CANVAS, steps=4, block=CANVAS), denoise(net, PROMPTS, canvas=CANVAS, steps=4)
     )
 
 
-def test_remasking_shows_as_many_tokens_and_takes_back_the_least_confident(net):
+def test_remasking_reveals_as_many_tokens_and_masks_the_least_confident_again(net):
     prompts = prompts_of([2] * 12)
     plain = denoise(net, prompts, canvas=CANVAS, steps=6)
     found = denoise(net, prompts, canvas=CANVAS, steps=6, remasking="low_confidence")
-    assert len(found.withdrawn) > 0 and len(plain.withdrawn) == 0
+    assert len(found.remasked) > 0 and len(plain.remasked) == 0
     mask = network.mask_id(net)
     for step in range(7):
-        assert torch.equal((found.entering(step) == mask).sum(1), (plain.entering(step) == mask).sum(1))
-    for row, position, token, revealed, again in found.withdrawn.tolist():
-        assert found.entering(revealed)[row, position] == mask
-        assert found.entering(again)[row, position] == token
-        assert found.entering(again + 1)[row, position] == mask
+        assert torch.equal((found.canvas_before(step) == mask).sum(1), (plain.canvas_before(step) == mask).sum(1))
+    for row, position, token, revealed_at, masked_at in found.remasked.tolist():
+        assert found.canvas_before(revealed_at)[row, position] == mask
+        assert found.canvas_before(masked_at)[row, position] == token
+        assert found.canvas_before(masked_at + 1)[row, position] == mask
 
 
-def test_schedules_run_from_one_to_almost_nothing_and_differ_in_when():
-    falls = {schedule: times(schedule, 8) for schedule in SCHEDULES}
-    for t in falls.values():
+def test_schedules_run_from_one_to_almost_zero_at_different_speeds():
+    schedules = {schedule: timesteps(schedule, 8) for schedule in SCHEDULES}
+    for t in schedules.values():
         assert t[0] == 1 and 0 < t[-1] < 1e-4 and (t.diff() < 0).all()
-    assert falls["cosine"][4] > falls["linear"][4] > falls["geometric"][4]
+    assert schedules["cosine"][4] > schedules["linear"][4] > schedules["geometric"][4]
 
 
-def test_given_tokens_stay_and_the_rest_is_filled_around_them(net):
-    holes = [{CANVAS - 1: 4, CANVAS - 3: 5}, {}]
-    found = denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8, given=holes)
+def test_fixed_tokens_stay_and_the_rest_is_filled_around_them(net):
+    fixed = [{CANVAS - 1: 4, CANVAS - 3: 5}, {}]
+    found = denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8, fixed_tokens=fixed)
     assert found.canvas[0, -1] == 4 and found.canvas[0, -3] == 5
-    assert found.step[0, [-1, -3]].tolist() == [masked.GIVEN] * 2
+    assert found.step[0, [-1, -3]].tolist() == [masked.FIXED] * 2
     assert same(
         [part[1:] for part in found[:4]],
         [part[1:] for part in denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8)[:4]],
     )
 
 
-def test_a_canvas_given_whole_comes_back(net):
+def test_a_canvas_of_fixed_tokens_is_returned_unchanged(net):
     whole = {i: i for i in range(3, CANVAS)}
-    found = denoise(net, PROMPTS[:1], canvas=CANVAS, steps=4, given=[whole])
+    found = denoise(net, PROMPTS[:1], canvas=CANVAS, steps=4, fixed_tokens=[whole])
     assert found.canvas[0, 3:].tolist() == list(range(3, CANVAS))
 
 
@@ -251,25 +251,25 @@ def test_no_prompts_give_no_canvases(net):
         ({"steps": 1.5}, "steps is 1.5"),
         ({"guidance": -1.0}, "guidance is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"order": "left"}, "order is 'left'; it is one of confidence, random"),
-        ({"schedule": "square"}, "schedule is 'square'; it is one of linear, cosine, geometric"),
-        ({"remasking": "all"}, "remasking is 'all'; it is one of none, low_confidence"),
-        ({"remasking": "low_confidence", "order": "random"}, "remasking goes by confidence"),
+        ({"order": "left"}, "order is 'left'; it must be one of confidence, random"),
+        ({"schedule": "square"}, "schedule is 'square'; it must be one of linear, cosine, geometric"),
+        ({"remasking": "all"}, "remasking is 'all'; it must be one of none, low_confidence"),
+        ({"remasking": "low_confidence", "order": "random"}, "remasking needs the order 'confidence'"),
         ({"block": 0}, "block is 0"),
         ({"block": 1}, "prompt 0 leaves 10 blocks of 1 tokens; 4 steps are too few for them"),
-        ({"given": [{}]}, "given has 1 entries for 7 prompts"),
-        ({"given": [{2: 1}] * 7}, "given\\[0\\] has position 2; it lies in 3–12"),
+        ({"fixed_tokens": [{}]}, "fixed_tokens has 1 entries for 7 prompts"),
+        ({"fixed_tokens": [{2: 1}] * 7}, "fixed_tokens\\[0\\] has position 2; it must be in 3–12"),
         ({"precision": "float16"}, "precision is 'float16'"),
     ],
 )
-def test_impossible_wishes_are_refused_in_one_line(net, options, message):
+def test_impossible_settings_are_refused_in_one_line(net, options, message):
     with pytest.raises(ValueError, match=message) as error:
         denoise(net, PROMPTS, **({"canvas": CANVAS, "steps": 4} | options))
     assert "\n" not in str(error.value)
 
 
 def log_p(net, row, position):
-    """The network's log-probability of the token at `position` (with the other masks of `row` as they are)."""
+    """The summed log-probability of the tokens of `row` at the positions `position`, which are masked."""
     canvas = [network.mask_id(net) if i in position else token for i, token in enumerate(row)]
     logs = network.logits(net, network.hidden(net, torch.tensor([canvas]))).double().log_softmax(-1)[0]
     return sum(logs[i, row[i]].item() for i in position)
@@ -277,7 +277,7 @@ def log_p(net, row, position):
 
 def test_the_bound_of_one_token_is_its_log_probability(net):
     found = log_likelihood(net, PROMPTS, [[i] for i in range(7)], samples=8, generator=seeded())
-    expected = masked.first_token(net, PROMPTS)[range(7), range(7)].double()
+    expected = masked.first_token_log_probs(net, PROMPTS)[range(7), range(7)].double()
     assert torch.allclose(found.estimate, expected, atol=1e-5)
     assert (found.error == 0).all()
 
@@ -290,7 +290,7 @@ def test_the_bound_of_two_tokens_is_the_mean_over_both_orders(net):
     assert found.estimate.item() == pytest.approx(both / 2 + alone / 2, abs=1e-5)
 
 
-def test_sampled_bounds_scatter_around_the_enumerated_one_within_their_error(net):
+def test_sampled_bounds_scatter_around_the_exact_one_by_their_error(net):
     prompt, answer = PROMPTS[0], [11, 12, 13, 14, 15]
     exact = log_likelihood(net, [prompt], [answer], samples=32)
     assert exact.error.item() == 0
@@ -300,7 +300,7 @@ def test_sampled_bounds_scatter_around_the_enumerated_one_within_their_error(net
     assert 0 < scatter < 1.3 * found.error.mean()
 
 
-def test_masks_hide_every_number_of_tokens_equally_often():
+def test_every_number_of_masked_tokens_is_equally_frequent():
     masks, weight = masked.draw_masks(12, 120, generator=seeded())
     assert Counter(masks.sum(1).tolist()) == {k: 10 for k in range(1, 13)}
     assert weight.sum().item() == pytest.approx(1)
@@ -310,7 +310,7 @@ def test_masks_hide_every_number_of_tokens_equally_often():
         assert weight[masks.sum(1) == k].sum().item() == pytest.approx(1 / 3)
 
 
-def test_likelihoods_of_ragged_rows_are_those_of_each_row_alone(net):
+def test_likelihoods_of_a_padded_batch_are_those_of_each_row_alone(net):
     answers = [[1, 2], [3], [4, 5, 6], [7], [8, 9], [1], [2]]
     together = log_likelihood(net, PROMPTS, answers, samples=16)
     for i, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
@@ -318,7 +318,7 @@ def test_likelihoods_of_ragged_rows_are_those_of_each_row_alone(net):
         assert together.estimate[i].item() == pytest.approx(alone.estimate.item(), abs=1e-5)
 
 
-def test_a_canvas_puts_end_tokens_after_the_row(net):
+def test_a_canvas_is_filled_with_end_tokens(net):
     found = log_likelihood(net, [[1, 2]], [[3]], samples=2, canvas=5, eos=0)
     assert found.estimate.item() == pytest.approx(log_p(net, [1, 2, 3, 0, 0], {2}), abs=1e-5)
 
@@ -331,14 +331,14 @@ def test_a_canvas_puts_end_tokens_after_the_row(net):
         ({"canvas": 3, "eos": 0}, "row 0 has 4 tokens; the canvas holds 3"),
     ],
 )
-def test_likelihoods_that_mean_nothing_are_refused(net, options, message):
+def test_impossible_likelihoods_are_refused(net, options, message):
     with pytest.raises(ValueError, match=message):
         log_likelihood(net, **({"prompts": [[1, 2]], "completions": [[3, 4]], "samples": 4} | options))
 
 
 def test_the_first_token_is_predicted_on_the_canvas_the_sampler_starts_from(net):
-    found = masked.first_token(net, PROMPTS, canvas=CANVAS)
-    start = denoise(net, PROMPTS, canvas=CANVAS, steps=1).entering(0)
+    found = masked.first_token_log_probs(net, PROMPTS, canvas=CANVAS)
+    start = denoise(net, PROMPTS, canvas=CANVAS, steps=1).canvas_before(0)
     logits = network.logits(net, network.hidden(net, start))
     expected = torch.stack([logits[i, len(prompt)].log_softmax(-1) for i, prompt in enumerate(PROMPTS)])
     assert torch.allclose(found, expected, atol=1e-4)
@@ -352,13 +352,13 @@ def test_several_numbers_of_steps_give_what_each_gives_alone(net, variant):
     generator = seeded()
     for number in numbers:
         alone = denoise(net, PROMPTS, steps=number, generator=generator, **options)
-        assert same(together[number], alone) and torch.equal(together[number].withdrawn, alone.withdrawn), number
+        assert same(together[number], alone) and torch.equal(together[number].remasked, alone.remasked), number
 
 
-def test_steps_beyond_the_masked_tokens_cost_nothing_more(net, monkeypatch):
+def test_steps_beyond_the_number_of_masked_tokens_cost_nothing(net, monkeypatch):
     passes = []
-    honest = network.hidden
-    monkeypatch.setattr(network, "hidden", lambda *given: passes.append(len(given[1])) or honest(*given))
+    hidden = network.hidden
+    monkeypatch.setattr(network, "hidden", lambda *args: passes.append(len(args[1])) or hidden(*args))
     masked.denoise_each(net, PROMPTS, Sampling(CANVAS), [CANVAS])
     once = sum(passes)
     passes.clear()

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from reversal.data import prompts
+from reversal.data import generated
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.recall import autoregressive, evaluation, masked
@@ -39,7 +39,7 @@ def networks(tokenizer):
 
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
-def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, family):
+def test_completions_record_what_was_revealed_where_and_when(networks, tokenizer, family):
     number = 4 if family == "mdm" else None
     sampling = Sampling(CANVAS, guidance=0.8)
     found = evaluation.complete_split(networks[family], tokenizer, ROWS, sampling, split="p2d_same", steps=number)
@@ -47,38 +47,38 @@ def test_completions_say_what_was_revealed_where_and_when(networks, tokenizer, f
     for row, completion in zip(ROWS, found, strict=True):
         prompt = tokens.encode(tokenizer, row).prompt
         assert completion["steps"] == number and completion["reference"] == row.completion
-        assert completion["correct"] == evaluation.correct(row.completion, completion["generation"])
-        shown = {position: token for position, token, _, _ in completion["revealed"]}
-        assert list(sorted(shown)) == list(range(prompt, prompt + len(shown)))
+        assert completion["correct"] == evaluation.is_correct(row.completion, completion["generation"])
+        revealed = {position: token for position, token, _, _ in completion["revealed"]}
+        assert list(sorted(revealed)) == list(range(prompt, prompt + len(revealed)))
         if family == "mdm":
-            assert len(shown) == CANVAS - prompt
+            assert len(revealed) == CANVAS - prompt
         steps = [step for _, _, step, _ in completion["revealed"]]
         assert steps == sorted(steps)
         assert all(0 <= confidence <= 1 for *_, confidence in completion["revealed"])
-        assert completion["prompt_tokens"] == prompt and len(completion["ids"]) == prompt + len(shown)
-        assert all(tokenizer.decode([completion["ids"][at]]) == token for at, token in shown.items())
+        assert completion["prompt_tokens"] == prompt and len(completion["ids"]) == prompt + len(revealed)
+        assert all(tokenizer.decode([completion["ids"][at]]) == token for at, token in revealed.items())
 
 
 @pytest.mark.parametrize("remasking", ["none", "low_confidence"])
-def test_a_completion_on_disk_still_tells_what_each_step_found(networks, tokenizer, remasking, tmp_path):
+def test_a_completion_on_disk_restores_the_canvas_before_each_step(networks, tokenizer, remasking, tmp_path):
     sampling = {"canvas": CANVAS, "guidance": 0.8, "remasking": remasking}
     net, prompts = copy.deepcopy(networks["mdm"]), [tokens.prompt_ids(tokenizer, row) for row in ROWS]
     with torch.no_grad():
         for weight in net.parameters():
-            weight.mul_(
-                12 if weight.dim() > 1 else 1
-            )  # so sure, now of this and now of that, that tokens are withdrawn
+            weight.mul_(12 if weight.dim() > 1 else 1)  # confidences so extreme that tokens are remasked
     found = evaluation.complete_split(net, tokenizer, ROWS, Sampling(**sampling), split="p2d_same", steps=[4, 6])
     completion_files.write(found, tmp_path / "found.jsonl")
-    again = completion_files.of(completion_files.read(tmp_path / "found.jsonl"), split="p2d_same", steps=6)
+    again = completion_files.select_completions(
+        completion_files.read(tmp_path / "found.jsonl"), split="p2d_same", steps=6
+    )
     done = masked.denoise(net, prompts, steps=6, **sampling)
-    assert bool(len(done.withdrawn)) == (remasking != "none")
+    assert bool(len(done.remasked)) == (remasking != "none")
     for step in range(7):
-        canvases = [completion_files.entering(completion, step, done.mask_id) for completion in again]
-        assert canvases == done.entering(step).tolist()
+        canvases = [completion_files.canvas_before(completion, step, done.mask_id) for completion in again]
+        assert canvases == done.canvas_before(step).tolist()
 
 
-def test_both_families_answer_what_their_own_modules_give(networks, tokenizer):
+def test_completions_are_those_of_the_module_of_each_family(networks, tokenizer):
     prompts = [tokens.prompt_ids(tokenizer, row) for row in ROWS]
     mdm = evaluation.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same", steps=3)
     canvas = masked.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
@@ -100,19 +100,21 @@ def test_a_generation_ends_at_the_first_end_token(tokenizer):
 
 def test_a_canvas_without_room_for_an_answer_is_refused(networks, tokenizer):
     longest = max(len(tokens.encode(tokenizer, row).ids) for row in ROWS)
-    told = f"p2d_same: row . and its answer have {longest} tokens; the canvas has {longest - 1}: widen"
-    with pytest.raises(ValueError, match=told):
+    message = f"p2d_same: row . has {longest} tokens with its answer, but sampling.canvas is {longest - 1}; set it to"
+    with pytest.raises(ValueError, match=message):
         evaluation.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(longest - 1), split="p2d_same", steps=2)
 
 
-def test_completions_come_back_from_disk_with_their_model_and_seed(networks, tokenizer, tmp_path):
+def test_completions_are_read_with_their_model_and_seed(networks, tokenizer, tmp_path):
     found = evaluation.complete_split(networks["ar"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same")
     completion_files.write(found, tmp_path / "a.jsonl")
     table = completion_files.read(tmp_path / "a.jsonl", model="ar", seed=3)
     assert list(table.columns) == ["model", "seed", *found[0]]
     assert table.generation.tolist() == [c["generation"] for c in found]
-    assert [c["ids"] for c in completion_files.of(table, split="p2d_same", steps=4)] == [c["ids"] for c in found]
-    assert completion_files.of(table, split="d2p_same", steps=4) == []
+    assert [c["ids"] for c in completion_files.select_completions(table, split="p2d_same", steps=4)] == [
+        c["ids"] for c in found
+    ]
+    assert completion_files.select_completions(table, split="d2p_same", steps=4) == []
     completion_files.write([], tmp_path / "none.jsonl")
     none = completion_files.read(tmp_path / "none.jsonl", model="ar", seed=3)
     assert len(none) == 0 and set(none) == set(table)
@@ -136,19 +138,19 @@ def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks
     assert row.difference == pytest.approx((found.right - found.wrong).mean())
     assert row.ci_low < row.difference < row.ci_high
     assert (row.sampling_error > 0) == (family == "mdm")
-    alike = recall_tables.likelihood(compare(ROWS, ROWS)).iloc[0]
+    same = recall_tables.likelihood(compare(ROWS, ROWS)).iloc[0]
     if family == "ar":
-        assert alike.difference == pytest.approx(0, abs=1e-5)
+        assert same.difference == pytest.approx(0, abs=1e-5)
 
 
-def test_likelihoods_of_other_prompts_are_refused(networks, tokenizer):
-    with pytest.raises(ValueError, match="p2d_same: row 1 has another prompt"):
+def test_likelihoods_after_different_prompts_are_refused(networks, tokenizer):
+    with pytest.raises(ValueError, match="p2d_same: row 1 has a different prompt"):
         evaluation.compare_likelihoods(networks["ar"], tokenizer, ROWS, WRONG[::-1], split="p2d_same", canvas=CANVAS)
 
 
 @pytest.mark.parametrize("family", ["mdm", "ar"])
 def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenizer, family):
-    table = evaluation.first_tokens(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
+    table = evaluation.rank_first_tokens(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
     assert list(table.columns) == ["prompt", "rank", "token", "probability", "entropy"]
     for _, rows in table.groupby("prompt"):
         assert rows.probability.sum() == pytest.approx(1, abs=1e-5)
@@ -157,9 +159,9 @@ def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenize
         assert 0 < rows.entropy.iloc[0] <= math.log(len(tokenizer)) + 1e-6
 
 
-def test_prompts_of_general_knowledge_have_their_answers_and_others_need_none(root, tmp_path):
-    general = prompts.read(root / "data/prompts/general.txt", 8)
+def test_the_general_prompts_have_answers_and_other_prompts_need_none(root, tmp_path):
+    general = generated.read_prompts(root / "data/prompts/general.txt", 8)
     assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
-    assert all(answer for _, answer in prompts.read(root / "data/prompts/general.txt", 99))
+    assert all(answer for _, answer in generated.read_prompts(root / "data/prompts/general.txt", 99))
     (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
-    assert prompts.read(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]
+    assert generated.read_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]

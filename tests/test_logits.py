@@ -1,4 +1,4 @@
-"""What is in memory at once, counted on the CPU: over a large vocabulary it stays near the budget."""
+"""Memory over a large vocabulary, counted on the CPU: it stays near the budget."""
 
 import functools
 import weakref
@@ -17,12 +17,12 @@ BUDGET = 2**20
 VOCAB = 4000
 
 
-class Held(TorchDispatchMode):
-    """Counts the bytes of tensors made within it, and the most of them that there were at once."""
+class MemoryCounter(TorchDispatchMode):
+    """Counts the bytes of the tensors made within it, and their peak."""
 
     def __init__(self):
         super().__init__()
-        self.now, self.most, self.known = 0, 0, set()
+        self.now, self.peak, self.known = 0, 0, set()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         given = {part.untyped_storage()._cdata for part in tree_iter((args, kwargs)) if isinstance(part, torch.Tensor)}
@@ -32,7 +32,7 @@ class Held(TorchDispatchMode):
             if storage is not None and storage._cdata not in self.known | given:
                 self.known.add(storage._cdata)
                 self.now += storage.nbytes()
-                self.most = max(self.most, self.now)
+                self.peak = max(self.peak, self.now)
                 weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
         return made
 
@@ -43,15 +43,15 @@ class Held(TorchDispatchMode):
 
 @functools.cache
 def network(*, causal=False):
-    return new(causal=causal, eos=0, seed=0, vocab=VOCAB, width=16, layers=2, logits=2, mlp=32)
+    return new(causal=causal, eos=0, seed=0, vocab=VOCAB, width=16, layers=2, heads=2, mlp=32)
 
 
 def prompts():
     return [[3 + i, 7, 5 + i % 11] for i in range(24)]
 
 
-def sampled(**changes):
-    """The canvases of 24 prompts with ten masks each, whose logits take almost four times the budget."""
+def sample(**changes):
+    """Work that fills 24 canvases with ten masks each, whose logits take almost four times the budget."""
     sampling = Sampling(canvas=13, **changes)
 
     def work():
@@ -61,13 +61,13 @@ def sampled(**changes):
     return work
 
 
-def read():
+def score_masks():
     net = network()
     asked = [([*prompt, *[mask_id(net)] * 10], [(3 + i, 9) for i in range(10)]) for prompt in prompts()]
-    return torch.tensor(time.log_probabilities(net, asked))
+    return torch.tensor(time.score_answers(net, asked))
 
 
-def likely(*, causal):
+def score_answers(*, causal):
     answers = [[9, 8, 7, 6, 5, 4, 3, 9, 8, 7]] * 24
     if causal:
         return autoregressive.log_likelihood(network(causal=True), prompts(), answers)
@@ -76,7 +76,7 @@ def likely(*, causal):
     ]
 
 
-def traced():
+def trace():
     net = network()
     ids = [3, 7, 5, 11, *[mask_id(net)] * 10]
     answer = {4 + i: 9 for i in range(10)}
@@ -84,23 +84,23 @@ def traced():
 
 
 WORK = {
-    "sampling": sampled(),
-    "guided sampling": sampled(guidance=0.8),
-    "random sampling": sampled(temperature=0.7),
-    "reading": read,
-    "a diffusion network's likelihood": lambda: likely(causal=False),
-    "an autoregressive network's likelihood": lambda: likely(causal=True),
-    "tracing": traced,
+    "sampling": sample(),
+    "guided sampling": sample(guidance=0.8),
+    "random sampling": sample(temperature=0.7),
+    "log-probabilities": score_masks,
+    "a diffusion network's likelihood": lambda: score_answers(causal=False),
+    "an autoregressive network's likelihood": lambda: score_answers(causal=True),
+    "tracing": trace,
 }
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_logits_over_a_large_vocabulary_stay_near_the_budget_and_say_the_same(name, monkeypatch):
+def test_logits_over_a_large_vocabulary_stay_near_the_budget_and_results_are_the_same(name, monkeypatch):
     work = WORK[name]
     expected = work()
     monkeypatch.setitem(logits.BYTES, "cpu", BUDGET)
     monkeypatch.setitem(engine.BYTES, "cpu", BUDGET)
-    with Held() as held:
+    with MemoryCounter() as memory:
         found = work()
-    assert held.most < 3 * BUDGET
+    assert memory.peak < 3 * BUDGET
     torch.testing.assert_close(found, expected)

@@ -20,15 +20,15 @@ from reversal.recall import tables as recall_tables
     ],
 )
 def test_a_completion_is_right_when_it_contains_the_reference(reference, generation, right):
-    assert evaluation.correct(reference, generation) is right
+    assert evaluation.is_correct(reference, generation) is right
 
 
 @given(st.text("abc", max_size=12), st.text("abc", min_size=1, max_size=12))
 def test_character_bleu_is_unsmoothed_bleu_over_characters(generation, reference):
-    """Sacrebleu's character tokenizer drops spaces, so it is a reference for texts that have none."""
-    peer = sacrebleu.BLEU(tokenize="char", smooth_method="none", effective_order=False)
+    """Sacrebleu's character tokenizer drops spaces, so the texts have none."""
+    reference_bleu = sacrebleu.BLEU(tokenize="char", smooth_method="none", effective_order=False)
     assert recall_tables.char_bleu(reference, generation) == pytest.approx(
-        peer.sentence_score(generation, [reference]).score
+        reference_bleu.sentence_score(generation, [reference]).score
     )
 
 
@@ -69,13 +69,13 @@ def test_step_scaling_has_a_row_per_model_seed_split_and_number_of_steps():
     at = (table.model == "mdm") & (table.steps == 16) & (table.split == "p2d_reverse") & (table.seed == 1)
     row = table[at].iloc[0]
     assert (row.n, row.correct, row.accuracy, row.file) == (20, 15, 0.75, "p2d_reverse_prompts_test")
-    assert row.ci_low < 0.2 and row.ci_high > 0.97  # five prompts a fact say no more than one
+    assert row.ci_low < 0.2 and row.ci_high > 0.97  # five prompts of a fact are no more evidence than one
     assert row.char_bleu == pytest.approx(75 + recall_tables.char_bleu("right answer", "wrong") / 4)
     assert 0 < row.bleu < 100  # though no generation has four words
     assert table[table.model == "ar"].steps.isna().all()
 
 
-def test_both_conventions_hold_the_same_numbers_under_names_that_say_the_file():
+def test_both_conventions_have_the_same_numbers_in_columns_that_name_the_file():
     table = recall_tables.step_scaling(completions())
     training, question = recall_tables.by_training_direction(table), recall_tables.by_question_direction(table)
     assert list(training.columns) == ["model", "steps", "seeds", *recall_tables.BY_TRAINING.values()]
@@ -95,7 +95,7 @@ def test_both_conventions_hold_the_same_numbers_under_names_that_say_the_file():
     assert ar[recall_tables.BY_TRAINING["p2d_reverse"]] == 0 and ar[recall_tables.BY_TRAINING["p2d_same"]] == 75
 
 
-def test_published_values_stand_beside_those_of_the_same_steps():
+def test_published_values_are_beside_those_of_the_same_steps():
     table = recall_tables.step_scaling(completions())
     published = pd.DataFrame(
         {"steps": [1, 16]} | {split: [10.0 * i, 20.0] for i, split in enumerate(recall_tables.TABLE_SPLITS)}
@@ -109,7 +109,7 @@ def test_published_values_stand_beside_those_of_the_same_steps():
     assert wide[wide.model == "ar"].iloc[:, beside].isna().all()
 
 
-def compared(contrast, **where):
+def select_differences(contrast, **where):
     table = recall_tables.differences(completions(), {"mdm": "diffusion", "ar": "autoregressive"})
     rows = table[table.contrast == contrast]
     for name, value in where.items():
@@ -118,21 +118,21 @@ def compared(contrast, **where):
 
 
 def test_families_are_compared_on_the_same_prompts_of_all_seeds():
-    row = compared("family", split="p2d_reverse", steps=16).iloc[0]
+    row = select_differences("family", split="p2d_reverse", steps=16).iloc[0]
     assert (row.model, row.against_model, row.n, row.seeds) == ("mdm", "ar", 40, 2)
     assert (row.difference, row.second) == (0.75, 0) and row.ci_low < 0.75 <= row.ci_high
-    same = compared("family", split="p2d_same", steps=16).iloc[0]
+    same = select_differences("family", split="p2d_same", steps=16).iloc[0]
     assert (same.difference, same.agree) == (0, 1)
 
 
 def test_the_most_steps_are_compared_with_each_fewer():
-    rows = compared("steps")
+    rows = select_differences("steps")
     assert set(rows.model) == {"mdm"} and set(zip(rows.steps, rows.against_steps, strict=True)) == {(16, 1)}
     assert (rows.difference == 0.25).all() and (rows.agree == 0.75).all()
 
 
-def test_turned_round_the_question_or_the_people_stay_the_same():
-    rows = pd.concat([compared("question"), compared("people")])
+def test_directions_are_compared_with_the_same_question_or_the_same_people():
+    rows = pd.concat([select_differences("question"), select_differences("people")])
     pairs = set(zip(rows.contrast, rows.split, rows.against_split, strict=True))
     assert pairs == {
         ("question", "d2p_same", "p2d_reverse"),
@@ -143,7 +143,7 @@ def test_turned_round_the_question_or_the_people_stay_the_same():
     assert (rows[rows.model == "ar"].difference == 0.75).all() and (rows[rows.model == "mdm"].difference == 0).all()
 
 
-def test_one_model_alone_has_no_other_family_to_be_compared_with():
+def test_one_model_alone_has_no_contrast_of_families():
     alone = completions().query("model == 'ar'")
     assert set(recall_tables.differences(alone, {"ar": "autoregressive"}).contrast) == {"question", "people"}
 

@@ -1,4 +1,4 @@
-"""What each choice of the sampler is worth: one is changed at a time, the others stay as configured."""
+"""Ablations of the sampler: recall with one setting changed at a time, the others as configured."""
 
 import pandas as pd
 
@@ -8,40 +8,42 @@ from . import evaluation
 from .sampling import Sampling
 
 
-def variants(sampling, factors):
-    """Every sampling to try: [(factor, value, sampling)], the configured value of each factor among them."""
-    found = []
-    for factor, values in factors.items():
-        for value in dict.fromkeys([sampling[factor], *values]):
-            found.append((factor, value, {**sampling, factor: value}))
-    return found
+def list_variants(sampling, factors):
+    """[(factor, value, sampling)] for each value of each factor, the configured one included."""
+    return [
+        (factor, value, {**sampling, factor: value})
+        for factor, values in factors.items()
+        for value in dict.fromkeys([sampling[factor], *values])
+    ]
 
 
 def ablate(net, tokenizer, splits, *, sampling, factors, job=None):
-    """Recall of one diffusion network for each variant and split: factor, value, configured, split, n, correct, …
+    """A table of one diffusion network's recall for each variant of the sampler and each of `splits` {split: rows}.
 
-    `splits` {split: rows}; `sampling` has the fields of `Sampling`, and one number of `steps`. A variant that can not
-    be is left out: a canvas too small for the rows, say.
+    `sampling` has the fields of `Sampling` and one number of `steps`. A variant that is not possible, such as a canvas
+    too small for the rows, is logged and skipped.
     """
-    tried = variants(sampling, factors)
+    variants = list_variants(sampling, factors)
     records = []
-    progress = job.progress(len(tried) * len(splits), "ablations", "runs") if job else None
-    for factor, value, options in tried:
+    progress = job.progress(len(variants) * len(splits), "ablations", "runs") if job else None
+    for factor, value, options in variants:
         for split, rows in splits.items():
             try:
-                how = Sampling(**{name: options[name] for name in options if name != "steps"})
-                completed = evaluation.complete_split(net, tokenizer, rows, how, split=split, steps=options["steps"])
+                variant = Sampling(**{name: options[name] for name in options if name != "steps"})
+                completions = evaluation.complete_split(
+                    net, tokenizer, rows, variant, split=split, steps=options["steps"]
+                )
             except UserError as error:
                 if value == sampling[factor]:
                     raise
                 if job:
-                    job.say(f"{factor} {value} is left out: {error}")
+                    job.log_line(f"{factor} {value} is skipped: {error}")
                 break
-            correct = sum(completion["correct"] for completion in completed)
-            share = intervals.wilson(correct, len(completed))
-            shown = "none" if value is None else value
-            records.append((factor, shown, value == sampling[factor], split, len(completed), correct, *share))
+            correct = sum(completion["correct"] for completion in completions)
+            accuracy = intervals.wilson(correct, len(completions))
+            label = "none" if value is None else value
+            records.append((factor, label, value == sampling[factor], split, len(completions), correct, *accuracy))
             if progress:
-                progress.advance(**{factor: shown})
+                progress.advance(**{factor: label})
     columns = ["factor", "value", "configured", "split", "n", "correct", "accuracy", "ci_low", "ci_high"]
     return pd.DataFrame(records, columns=columns)

@@ -1,4 +1,4 @@
-"""Autoregression: greedy completion and likelihood."""
+"""Autoregressive networks: greedy completion, likelihood, and predictions of the first token."""
 
 import inspect
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from ..models import network
 from . import logits
 
 
-class Completed(NamedTuple):
-    """New tokens for each prompt, the end token included where it was reached, and their log-probabilities."""
+class Completions(NamedTuple):
+    """The new tokens of each prompt, up to and including the end token, and their log-probabilities."""
 
     tokens: list
     log_probabilities: list
@@ -21,51 +21,51 @@ class Completed(NamedTuple):
 
 @torch.no_grad()
 def complete(net, prompts, *, new_tokens, eos, precision="float32"):
-    """Greedy completions of `prompts` (lists of ids), until `eos` (None: never) or for `new_tokens` tokens."""
+    """Complete `prompts` (lists of ids) greedily, until `eos` (None: never) or for `new_tokens` tokens."""
     if new_tokens < 1:
-        raise UserError(f"new_tokens is {new_tokens}; it is a whole number from 1 up")
+        raise UserError(f"new_tokens is {new_tokens}; it must be a whole number from 1 up")
     _require_prompts(prompts)
     device = net.get_input_embeddings().weight.device
 
-    def continue_(indices):
-        return _continue(net, [prompts[i] for i in indices], new_tokens, eos, device)
+    def complete_batch(indices):
+        return _complete_batch(net, [prompts[i] for i in indices], new_tokens, eos, device)
 
     with batches.autocast(device, precision):
-        rows = batches.run(continue_, [len(prompt) for prompt in prompts], device)
-    return Completed([tokens for tokens, _ in rows], [logs for _, logs in rows])
+        rows = batches.run_by_length(complete_batch, [len(prompt) for prompt in prompts], device)
+    return Completions([tokens for tokens, _ in rows], [log_probs for _, log_probs in rows])
 
 
-def _continue(net, prompts, new_tokens, eos, device):
-    """(tokens, log-probabilities) for each prompt of one batch; rows leave it as they end."""
+def _complete_batch(net, prompts, new_tokens, eos, device):
+    """(tokens, log-probabilities) for each prompt of one batch; a row leaves the batch when it ends."""
     ids, real = (part.to(device) for part in batches.pad(prompts, 0, left=True))
-    ragged = not real.all()
+    is_padded = not real.all()
     position = real.cumsum(1) - 1  # (B, T), −1 in the padding
     takes_position = "position_ids" in inspect.signature(net.base_model.forward).parameters
     cache = DynamicCache(config=net.config)
-    open_ = list(range(len(prompts)))
-    found = [([], []) for _ in prompts]
+    unfinished = list(range(len(prompts)))
+    rows = [([], []) for _ in prompts]
     for _ in range(new_tokens):
         states = net.base_model(
             input_ids=ids,
-            attention_mask=real.long() if ragged else None,
+            attention_mask=real.long() if is_padded else None,
             past_key_values=cache,
             use_cache=True,
             **({"position_ids": position.clamp(min=0)} if takes_position else {}),
         ).last_hidden_state
-        log, token = network.logits(net, states[:, -1]).float().log_softmax(-1).max(-1)
-        for row, chosen, value in zip(open_, token.tolist(), log.tolist(), strict=True):
-            found[row][0].append(chosen)
-            found[row][1].append(value)
-        going = (token != (-1 if eos is None else eos)).nonzero()[:, 0]
-        if not len(going):
+        log_prob, token = network.logits(net, states[:, -1]).float().log_softmax(-1).max(-1)
+        for row, chosen, value in zip(unfinished, token.tolist(), log_prob.tolist(), strict=True):
+            rows[row][0].append(chosen)
+            rows[row][1].append(value)
+        remaining = (token != (-1 if eos is None else eos)).nonzero()[:, 0]
+        if not len(remaining):
             break
-        if len(going) < len(token):
-            cache.batch_select_indices(going)
-            open_ = [open_[i] for i in going.tolist()]
-        ids = token[going, None]
-        real = torch.nn.functional.pad(real[going], (0, 1), value=True)
-        position = position[going, -1:] + 1
-    return found
+        if len(remaining) < len(token):
+            cache.batch_select_indices(remaining)
+            unfinished = [unfinished[i] for i in remaining.tolist()]
+        ids = token[remaining, None]
+        real = torch.nn.functional.pad(real[remaining], (0, 1), value=True)
+        position = position[remaining, -1:] + 1
+    return rows
 
 
 @torch.no_grad()
@@ -79,18 +79,18 @@ def log_likelihood(net, prompts, completions, *, precision="float32"):
         ids, real = batches.pad([rows[i] for i in indices], 0)
         starts = torch.tensor([len(prompts[i]) for i in indices])
         scored = real & (torch.arange(ids.shape[1]) >= starts[:, None])
-        # Padding comes after the row, where a causal network's earlier states do not see it.
-        before = network.hidden(net, ids.to(device))[:, :-1][scored[:, 1:].to(device)]
-        each = logits.token_logs(net, before, ids[scored].to(device))
-        return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, scored.nonzero()[:, 0], each.double().cpu())
+        # Padding follows the row, and a causal network does not attend to later positions.
+        states = network.hidden(net, ids.to(device))[:, :-1][scored[:, 1:].to(device)]
+        log_probs = logits.token_log_probs(net, states, ids[scored].to(device)).double().cpu()
+        return torch.zeros(len(indices), dtype=torch.float64).index_add_(0, scored.nonzero()[:, 0], log_probs)
 
     with batches.autocast(device, precision):
-        values = batches.run(score, [len(row) for row in rows], device)
+        values = batches.run_by_length(score, [len(row) for row in rows], device)
     return torch.tensor(values, dtype=torch.float64)
 
 
 @torch.no_grad()
-def first_token(net, prompts, *, precision="float32"):
+def first_token_log_probs(net, prompts, *, precision="float32"):
     """Log-probabilities (N, V) of the token after each prompt."""
     _require_prompts(prompts)
     device = net.get_input_embeddings().weight.device
@@ -102,10 +102,11 @@ def first_token(net, prompts, *, precision="float32"):
         return network.logits(net, states).float().log_softmax(-1).cpu()
 
     with batches.autocast(device, precision):
-        return torch.stack(batches.run(predict, [len(prompt) for prompt in prompts], device))
+        return torch.stack(batches.run_by_length(predict, [len(prompt) for prompt in prompts], device))
 
 
 def _require_prompts(prompts):
+    """Refuse an empty prompt."""
     for i, prompt in enumerate(prompts):
         if not len(prompt):
-            raise UserError(f"prompt {i} is empty; an autoregressive network needs a token to go on from")
+            raise UserError(f"prompt {i} is empty; an autoregressive network needs at least one token")

@@ -1,4 +1,7 @@
-"""Asking a network of either family: completions, likelihoods of right and wrong answers, what comes first to mind."""
+"""Evaluation of a network of either family: completions, likelihoods of right and wrong answers, first tokens.
+
+Both families return the same records, so that later stages do not depend on how a network generates.
+"""
 
 import math
 
@@ -8,43 +11,45 @@ from ..common.errors import UserError
 from ..models import network, tokens
 from . import autoregressive, masked, noised
 
-# What a likelihood is: a bound on that of the process, or of its generation in one step; or the likelihood itself.
+# {noise, or None for autoregressive networks: what its likelihood is}.
 KINDS = {"mask": "bound", "uniform": "bound in one step", "gaussian": "bound in one step", None: "exact"}
 
 
-def correct(reference, generation):
+def is_correct(reference, generation):
     """Whether the generation contains the reference, both lower-cased and stripped."""
     return reference.strip().lower() in generation.strip().lower()
 
 
 def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
-    """Answer every prompt of `rows` as a `Sampling` says: a list of completions, one dict a row.
+    """Complete every prompt of `rows` with the settings of a `Sampling`: a list of dicts, one per row and `steps`.
 
-    `steps`, a number or several to be taken one after the other, is for diffusion networks; an autoregressive one
-    answers greedily, token by token, and takes no more from `sampling` than the canvas and the precision. A completion
-    holds the trajectory: its `ids`, the prompt's included; of each token after it where, what, at which step, and how
-    sure (`revealed`, in that order); and, of tokens that were `withdrawn`, position, id, and the steps that revealed
-    and masked it. `corrected` counts those of the answer: withdrawn, wrong ones that became right, and the reverse.
+    `steps` is a number of denoising steps, or a list of numbers. An autoregressive network completes greedily, token by
+    token, and uses only the canvas and the precision of `sampling`. A completion holds its trajectory:
+
+    ids           of prompt and completion
+    revealed      of each token after the prompt: position, text, step, confidence; in the order of the steps
+    remasked      of each token that was masked again: position, id, the step that revealed it, the step that masked it
+    corrections   of the answer's tokens: how many were remasked, turned from wrong to right, from right to wrong
     """
     examples = [tokens.encode(tokenizer, row) for row in rows]
     for i, example in enumerate(examples):
         if len(example.ids) > sampling.canvas:
             raise UserError(
-                f"{split}: row {i + 1} and its answer have {len(example.ids)} tokens; "
-                f"the canvas has {sampling.canvas}: widen sampling.canvas"
+                f"{split}: row {i + 1} has {len(example.ids)} tokens with its answer, but sampling.canvas is "
+                f"{sampling.canvas}; set it to at least {len(example.ids)}"
             )
     prompts = [example.ids[: example.prompt] for example in examples]
     if network.is_diffusion(net):
         numbers = [steps] if isinstance(steps, int) else steps
-        done = _sampler(net).denoise_each(net, prompts, sampling, numbers)
-        answers = [(number, answer) for number in numbers for answer in _denoised(done[number], prompts)]
+        denoised = _diffusion_module(net).denoise_each(net, prompts, sampling, numbers)
+        generated = [(number, row) for number in numbers for row in _list_trajectories(denoised[number], prompts)]
     else:
         numbers = [None]
-        answers = [(None, answer) for answer in _completed(net, prompts, sampling, tokenizer.eos_token_id)]
+        generated = [(None, row) for row in _complete_greedily(net, prompts, sampling, tokenizer.eos_token_id)]
     token_text = {}
     completions = []
-    for (row, example, prompt), (number, (ids, revealed, withdrawn)) in zip(
-        list(zip(rows, examples, prompts, strict=True)) * len(numbers), answers, strict=True
+    for (row, example, prompt), (number, (ids, revealed, remasked)) in zip(
+        list(zip(rows, examples, prompts, strict=True)) * len(numbers), generated, strict=True
     ):
         generation = decode(tokenizer, ids)
         for _, token, _, _ in revealed:
@@ -58,51 +63,54 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
                 "prompt": row.prompt,
                 "reference": row.completion,
                 "generation": generation,
-                "correct": correct(row.completion, generation),
-                "revealed": [[at, token_text[token], step, round(sure, 6)] for at, token, step, sure in revealed],
+                "correct": is_correct(row.completion, generation),
+                "revealed": [
+                    [position, token_text[token], step, round(confidence, 6)]
+                    for position, token, step, confidence in revealed
+                ],
                 "prompt_tokens": len(prompt),
                 "ids": [*prompt, *ids],
-                "withdrawn": withdrawn,
-                "corrected": _corrected(example, [*prompt, *ids], withdrawn),
+                "remasked": remasked,
+                "corrections": _count_corrections(example, [*prompt, *ids], remasked),
             }
         )
     return completions
 
 
-def _sampler(net):
-    """The module that fills a diffusion network's canvases."""
+def _diffusion_module(net):
+    """The module for the noise of a diffusion network."""
     return masked if network.noise(net) == "mask" else noised
 
 
-def _corrected(example, ids, withdrawn):
-    """How many tokens of an answer were withdrawn, how many of these turned from wrong to right, and back."""
-    taken = [(at, token) for at, token, _, _ in withdrawn if at in range(*example.answer)]
-    right = [(token == example.ids[at], ids[at] == example.ids[at]) for at, token in taken]
-    return [len(taken), right.count((False, True)), right.count((True, False))]
+def _count_corrections(example, ids, remasked):
+    """How many answer tokens were remasked, how many of these turned from wrong to right, and from right to wrong."""
+    in_answer = [(position, token) for position, token, _, _ in remasked if position in range(*example.answer)]
+    right = [(token == example.ids[position], ids[position] == example.ids[position]) for position, token in in_answer]
+    return [len(in_answer), right.count((False, True)), right.count((True, False))]
 
 
-def _denoised(done, prompts):
-    """For each row the ids after its prompt, (position, id, step, confidence) in the order of their revelation, and
-    what was withdrawn."""
-    withdrawn = [[] for _ in prompts]
-    for row, *taken in done.withdrawn.tolist():
-        withdrawn[row].append(taken)
-    canvases, steps, confidences = done.canvas.tolist(), done.step.tolist(), done.confidence.tolist()
-    rows = zip(prompts, canvases, steps, confidences, withdrawn, strict=True)
-    for prompt, canvas, step, confidence, taken in rows:
+def _list_trajectories(denoised, prompts):
+    """Yield (ids after the prompt, [(position, id, step, confidence)] in order of steps, remasked tokens) per row."""
+    remasked = [[] for _ in prompts]
+    for row, *token in denoised.remasked.tolist():
+        remasked[row].append(token)
+    canvases, steps, confidences = denoised.canvas.tolist(), denoised.step.tolist(), denoised.confidence.tolist()
+    rows = zip(prompts, canvases, steps, confidences, remasked, strict=True)
+    for prompt, canvas, step, confidence, changed in rows:
         order = sorted((s, position) for position, s in enumerate(step) if s >= 0)
-        yield canvas[len(prompt) :], [(at, canvas[at], s, confidence[at]) for s, at in order], taken
+        revealed = [(position, canvas[position], s, confidence[position]) for s, position in order]
+        yield canvas[len(prompt) :], revealed, changed
 
 
-def _completed(net, prompts, sampling, eos):
-    """The same of an autoregressive network, which reveals one token a step."""
+def _complete_greedily(net, prompts, sampling, eos):
+    """Yield the same of an autoregressive network, which reveals one token per step."""
     if not prompts:
         return
-    room = [sampling.canvas - len(prompt) for prompt in prompts]
-    done = autoregressive.complete(net, prompts, new_tokens=max(room), eos=eos, precision=sampling.precision)
-    for prompt, free, ids, logs in zip(prompts, room, done.tokens, done.log_probabilities, strict=True):
-        ids = ids[:free]
-        yield ids, [(len(prompt) + i, token, i, math.exp(logs[i])) for i, token in enumerate(ids)], []
+    rooms = [sampling.canvas - len(prompt) for prompt in prompts]
+    done = autoregressive.complete(net, prompts, new_tokens=max(rooms), eos=eos, precision=sampling.precision)
+    for prompt, room, ids, log_probs in zip(prompts, rooms, done.tokens, done.log_probabilities, strict=True):
+        ids = ids[:room]
+        yield ids, [(len(prompt) + i, token, i, math.exp(log_probs[i])) for i, token in enumerate(ids)], []
 
 
 def decode(tokenizer, ids):
@@ -114,14 +122,14 @@ def decode(tokenizer, ids):
 def compare_likelihoods(
     net, tokenizer, right, wrong, *, split, canvas, samples=None, precision="float32", generator=None
 ):
-    """Log-likelihood of each row's completion and of the wrong one to the same prompt: one dict a row.
+    """Log-likelihoods of the `right` rows' completions and of the `wrong` ones after the same prompts: a dict per row.
 
-    Exact for an autoregressive network (errors 0); for a diffusion network the bound of `masked.log_likelihood`, or of
-    `noised.log_likelihood`, with `samples` draws, on canvases filled with end tokens.
+    They are exact for an autoregressive network (errors 0). For a diffusion network they are bounds from `samples`
+    draws, by `masked.log_likelihood` or `noised.log_likelihood`, on canvases filled with end tokens.
     """
     for i, (row, other) in enumerate(zip(right, wrong, strict=True)):
         if row.prompt != other.prompt:
-            raise UserError(f"{split}: row {i + 1} has another prompt than row {i + 1} of the randomized split")
+            raise UserError(f"{split}: row {i + 1} has a different prompt than row {i + 1} of the randomized split")
     examples = [tokens.encode(tokenizer, row) for row in [*right, *wrong]]
     pairs = (
         [example.ids[: example.prompt] for example in examples],
@@ -129,7 +137,7 @@ def compare_likelihoods(
     )
     if network.is_diffusion(net):
         end = {"canvas": canvas, "eos": tokenizer.eos_token_id}
-        value, error = _sampler(net).log_likelihood(
+        value, error = _diffusion_module(net).log_likelihood(
             net, *pairs, samples=samples, generator=generator, precision=precision, **end
         )
     else:
@@ -151,29 +159,29 @@ def compare_likelihoods(
     ]
 
 
-def first_tokens(net, tokenizer, prompts, *, top, canvas=None, precision="float32"):
-    """What comes right after each of `prompts` (texts): its `top` most likely tokens, and the entropy in nats.
+def rank_first_tokens(net, tokenizer, prompts, *, top, canvas=None, precision="float32"):
+    """A table of the `top` most likely tokens after each of `prompts` (texts), and the distribution's entropy in nats.
 
     A diffusion network sees a masked canvas of `canvas` tokens after the prompt, or one mask.
     """
     if network.noise(net) != "mask":
         raise UserError(
-            f"first tokens are told of masked and autoregressive networks; this one's are {network.noise(net)}"
+            f"the noise of this network is {network.noise(net)}; first tokens need a masked or autoregressive network"
         )
     ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
     if network.is_diffusion(net):
-        logs = masked.first_token(net, ids, canvas=canvas, precision=precision)
+        log_probs = masked.first_token_log_probs(net, ids, canvas=canvas, precision=precision)
     else:
-        logs = autoregressive.first_token(net, ids, precision=precision)
-    logs = logs.double()
-    entropy = -(logs.exp() * logs).sum(1)
-    best = logs.sort(dim=1, descending=True, stable=True)
+        log_probs = autoregressive.first_token_log_probs(net, ids, precision=precision)
+    log_probs = log_probs.double()
+    entropy = -(log_probs.exp() * log_probs).sum(1)
+    ranked = log_probs.sort(dim=1, descending=True, stable=True)
     return pd.DataFrame(
         {
             "prompt": prompt,
             "rank": rank + 1,
-            "token": tokenizer.decode([best.indices[i, rank].item()]),
-            "probability": best.values[i, rank].exp().item(),
+            "token": tokenizer.decode([ranked.indices[i, rank].item()]),
+            "probability": ranked.values[i, rank].exp().item(),
             "entropy": entropy[i].item(),
         }
         for i, prompt in enumerate(prompts)

@@ -1,4 +1,4 @@
-"""Completions on disk: one JSON object a line. No network is needed."""
+"""Completions on disk, one JSON object per line; reading them needs no network."""
 
 import json
 
@@ -8,19 +8,19 @@ from ..common.files import atomic
 
 COLUMNS = (
     *("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed"),
-    *("prompt_tokens", "ids", "withdrawn", "template", "corrected"),
+    *("prompt_tokens", "ids", "remasked", "template", "corrections"),
 )
 
 
 def write(completions, path):
-    """Write completions as JSONL, all or nothing."""
+    """Write completions as JSONL; if writing fails, the old file stays."""
     with atomic(path) as file:
         for completion in completions:
             file.write((json.dumps(completion, ensure_ascii=False) + "\n").encode())
 
 
 def read(path, **columns):
-    """The completions of a JSONL file as a table, with `columns` (model=…, seed=…) before theirs."""
+    """Read the completions of a JSONL file as a table, with `columns` (model=…, seed=…) in front."""
     with open(path, encoding="utf-8") as file:
         table = pd.DataFrame([json.loads(line) for line in file])
     if table.empty:
@@ -30,22 +30,22 @@ def read(path, **columns):
     return table
 
 
-def of(completions, *, split, steps):
-    """One model's completions of a split in `steps` steps, as dicts in the order of the split's rows.
+def select_completions(completions, *, split, steps):
+    """One model's completions of a split after `steps` denoising steps, as dicts in the order of the split's rows.
 
-    An autoregressive model's completions have no steps and are taken whatever `steps` is.
+    Completions of an autoregressive model have no steps and are always selected.
     """
     rows = completions[(completions.split == split) & (completions.steps.isna() | (completions.steps == steps))]
     return rows.to_dict("records")
 
 
-def entering(completion, step, mask):
-    """The ids of a diffusion model's canvas as it was when `step` began; `mask` is what hides a token."""
+def canvas_before(completion, step, mask):
+    """The ids of a diffusion model's canvas before `step`; `mask` is the id of the mask token."""
     ids = list(completion["ids"])
-    for position, _, shown, _ in completion["revealed"]:
-        if shown >= step:
+    for position, _, revealed_at, _ in completion["revealed"]:
+        if revealed_at >= step:
             ids[position] = mask
-    for position, token, shown, masked_again in completion["withdrawn"]:
-        if shown < step <= masked_again:
+    for position, token, revealed_at, masked_at in completion["remasked"]:
+        if revealed_at < step <= masked_at:
             ids[position] = token
     return ids

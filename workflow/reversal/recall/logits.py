@@ -1,7 +1,7 @@
-"""The head over a large vocabulary, run for some predictions at a time.
+"""Logits over a large vocabulary, computed for a few positions at a time.
 
-The logits of a batch can take many times what its states do: those of 512 canvases of 52 tokens, over LLaDA's
-vocabulary, take more than the weights of its eight billion parameters.
+The logits of a batch can take many times the memory of its states: those of 512 canvases of 52 tokens, over LLaDA's
+vocabulary, take more than its eight billion parameters.
 """
 
 import torch
@@ -9,22 +9,22 @@ import torch
 from ..common.batches import Budget
 from ..models import network
 
-BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}  # for the logits that are there at once
-LOGITS = 12  # bytes for each, with its copies: at most three of float32
+BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}  # for all logits in memory at a time
+LOGITS = 12  # bytes per logit, with its copies: at most three of float32
 
 
 def budget(device):
-    """A `batches.Budget` for logits and what is made of them."""
+    """A `batches.Budget` for logits and what is computed from them."""
     return Budget(BYTES.get(device.type, BYTES["cuda"]))
 
 
-def token_logs(net, states, token):
+def token_log_probs(net, states, token):
     """Log-probabilities (P,), float32, of each `token` (P,) from the states (P, D) that predict it."""
-    found = torch.empty(len(token), device=states.device)
+    values = torch.empty(len(token), device=states.device)
 
-    def read(some):
-        logs = network.logits(net, states[some]).float().log_softmax(-1)
-        found[some] = logs.gather(1, token[some, None])[:, 0]
+    def compute(batch):
+        log_probs = network.logits(net, states[batch]).float().log_softmax(-1)
+        values[batch] = log_probs.gather(1, token[batch, None])[:, 0]
 
-    budget(states.device).spend([LOGITS * network.vocab(net)] * len(token), read)
-    return found
+    budget(states.device).run_batches([LOGITS * network.vocab(net)] * len(token), compute)
+    return values

@@ -1,184 +1,199 @@
-"""Masked diffusion: sampling by unmasking, and likelihood."""
+"""Masked diffusion: sampling by unmasking, likelihood bounds, and predictions of the first token.
+
+Rows of a batch can be at different steps of their plans: the loop runs the network once for the next `UnmaskingStep` of
+every row that has one left. Each row draws from a random generator of its own, so that batches do not change results.
+"""
 
 import itertools
 import math
 
 import torch
+from transformers import PreTrainedModel
 
 from ..common import batches
 from ..models import network
 from . import logits
 from .sampling import (
-    GIVEN,
+    FIXED,
     MASKED,
+    Denoised,
     LikelihoodBound,
     Sampling,
-    canvases,
-    check,
+    build_canvases,
     check_likelihood,
-    denoised,
-    plan,
+    check_sampling,
+    draw_seeds,
+    plan_unmasking,
     require_room,
-    seeds_of,
+    stack_rows,
 )
 
 
-def denoise(net, prompts, *, steps, given=None, generator=None, **sampling):
-    """Fill canvases that begin with `prompts` (lists of ids), in `steps` steps: a `Denoised`.
+def denoise(
+    net: PreTrainedModel,
+    prompts: list[list[int]],
+    *,
+    steps: int,
+    fixed_tokens: list[dict[int, int]] | None = None,
+    generator: torch.Generator | None = None,
+    **sampling,
+) -> Denoised:
+    """Fill canvases that begin with `prompts` (lists of ids) in `steps` denoising steps.
 
-    `sampling` are the fields of `Sampling`; the `canvas`, in tokens, has to be among them.
-    given: infilling: for each prompt a dict {position: id} of further tokens that stay.
-
-    Each row draws random numbers of its own, seeded from `generator`, so batches do not change results.
+    `sampling` has the fields of `Sampling`, of which `canvas`, the number of tokens of a row, is required.
+    `fixed_tokens`, for infilling, has for each prompt a dict {position: id} of further tokens that stay.
     """
-    return denoise_each(net, prompts, Sampling(**sampling), [steps], given=given, generator=generator)[steps]
+    options = {"fixed_tokens": fixed_tokens, "generator": generator}
+    return denoise_each(net, prompts, Sampling(**sampling), [steps], **options)[steps]
 
 
 @torch.no_grad()
-def denoise_each(net, prompts, sampling, steps, *, given=None, generator=None, look=None):
-    """{n: what `denoise` gives in n steps} for each n of the list `steps`, for one `Sampling`.
+def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=None, predict_states=None):
+    """{n: the result of `denoise` in n steps} for each n of the list `steps`.
 
-    look: what the network makes of canvases, in the place of `network.predictions`: a function of canvases (A, L), the
-        prompts (A,) whose they are and their steps (A,) to states (A, L, D). Guidance leads away from the plain one.
+    `predict_states(canvas, prompt, step)` replaces `network.prediction_states`: from canvases (A, L), the numbers of
+    their prompts and their steps (lists of A) to states (A, L, D). Guidance still contrasts with the network itself.
 
-    No canvas is taken through the same turns twice: from as many steps as there are masked tokens on, one is revealed
-    at a time, and further steps change nothing.
+    Equal plans run once: with as many steps as masked tokens or more, every step reveals one token, so that a greater
+    number of steps gives the same canvas.
     """
     for number in steps:
-        check(prompts, sampling, number, given)
+        check_sampling(prompts, sampling, number, fixed_tokens)
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
-    start, fixed = canvases(prompts, given, sampling.canvas, mask)
-    jobs, wanted, known = [], {number: [] for number in steps}, {}
+    start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, mask)
+    runs, results, known = [], {number: [] for number in steps}, {}
     for number in steps:
-        order_seeds = seeds_of(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
-        noise_seeds = seeds_of(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
+        order_seeds = draw_seeds(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
+        noise_seeds = draw_seeds(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
         for i, prompt in enumerate(prompts):
-            groups, turns = plan(len(prompt), fixed[i], number, sampling, order_seeds[i])
-            job = (i, groups, turns, noise_seeds[i])
-            chance = number if sampling.random else None
-            place = known.setdefault((i, chance, tuple(turn[1:] for turn in turns)), len(jobs))
-            if place == len(jobs):
-                jobs.append(job)
-            wanted[number].append((place, turns))
+            groups, plan = plan_unmasking(len(prompt), fixed[i], number, sampling, order_seeds[i])
+            # Random numbers differ between numbers of steps, so that only greedy runs can be shared.
+            key = (i, number if sampling.is_random else None, tuple(unmasking[1:] for unmasking in plan))
+            run = known.setdefault(key, len(runs))
+            if run == len(runs):
+                runs.append((i, groups, plan, noise_seeds[i]))
+            results[number].append((run, plan))
 
     budget = logits.budget(device)
 
     def fill(indices):
-        rows, groups, turns, seeds = zip(*(jobs[j] for j in indices), strict=True)
-        noise = [torch.Generator(device).manual_seed(seed) for seed in seeds] if sampling.temperature else None
+        rows, groups, plans, seeds = zip(*(runs[index] for index in indices), strict=True)
+        generators = [torch.Generator(device).manual_seed(seed) for seed in seeds] if sampling.temperature else None
 
-        def predict(canvas, given, where, active, now):
-            seen = look and look(canvas, [rows[i] for i in active], now.tolist())
-            states = _states(net, canvas, given, where, sampling.guidance, seen)
-            return _choose(net, sampling, budget, states, where, noise and [noise[i] for i in active])
+        def predict(canvas, fixed, masked, active, step):
+            states = predict_states and predict_states(canvas, [rows[i] for i in active], step.tolist())
+            states = _gather_states(net, canvas, fixed, masked, sampling.guidance, states)
+            return _choose_tokens(net, sampling, budget, states, masked, generators and [generators[i] for i in active])
 
-        return _fill(
+        return _unmask(
             start[list(rows)].to(device),
             fixed[list(rows)].to(device),
             torch.stack(groups).to(device),
-            turns,
+            plans,
             predict,
             mask,
             sampling.remasking,
         )
 
     with batches.autocast(device, sampling.precision):
-        filled = batches.run(fill, [len(turns) for _, _, turns, _ in jobs], device)
+        filled = batches.run_by_length(fill, [len(plan) for _, _, plan, _ in runs], device)
     return {
-        number: denoised([_renumbered(filled[place], jobs[place][2], turns) for place, turns in own], start, mask)
-        for number, own in wanted.items()
+        number: stack_rows([_renumber_steps(filled[run], runs[run][2], plan) for run, plan in shared], start, mask)
+        for number, shared in results.items()
     }
 
 
-def _renumbered(row, turns, wanted):
-    """A filled row with the steps of the `turns` it took called by those of the `wanted` ones."""
-    if turns == wanted:
+def _renumber_steps(row, plan, wanted):
+    """A filled row with the step numbers of its `plan` replaced by those of the `wanted` plan."""
+    if plan == wanted:
         return row
-    canvas, step, confidence, withdrawn = row
-    numbers = torch.arange(max(turn.step for turn in turns) + 1)
-    numbers[[turn.step for turn in turns]] = torch.tensor([turn.step for turn in wanted])
-    return canvas, torch.where(step >= 0, numbers[step.clamp(min=0)], step), confidence, withdrawn
+    canvas, step, confidence, remasked = row
+    numbers = torch.arange(max(unmasking.step for unmasking in plan) + 1)
+    numbers[[unmasking.step for unmasking in plan]] = torch.tensor([unmasking.step for unmasking in wanted])
+    return canvas, torch.where(step >= 0, numbers[step.clamp(min=0)], step), confidence, remasked
 
 
-def _fill(canvas, given, groups, turns, predict, mask, remasking):
-    """Take every row of `canvas` (B, L) through its turns; a list of (canvas, step, confidence, withdrawn) per row."""
-    step = torch.where(given, GIVEN, MASKED)
-    confidence = given.double()
-    withdrawn = [[] for _ in turns]
-    for number in range(max(map(len, turns))):
-        active = [i for i, own in enumerate(turns) if len(own) > number]
-        now, group, count = torch.tensor([turns[i][number] for i in active], device=canvas.device)[:, :, None].unbind(1)
-        here = groups[active] == group  # (A, L)
-        masked = here & (step[active] == MASKED)
-        token, score = torch.zeros_like(canvas[active]), torch.full(here.shape, -1.0, device=here.device).double()
-        token[masked], score[masked] = predict(canvas[active], given[active], masked, active, now[:, 0])
+def _unmask(canvas, fixed, groups, plans, predict, mask, remasking):
+    """Carry out the plan of every row of `canvas` (B, L): a list of (canvas, step, confidence, remasked) per row."""
+    step = torch.where(fixed, FIXED, MASKED)
+    confidence = fixed.double()
+    remasked = [[] for _ in plans]
+    for number in range(max(map(len, plans))):
+        active = [i for i, plan in enumerate(plans) if len(plan) > number]
+        unmasking = torch.tensor([plans[i][number] for i in active], device=canvas.device)
+        now, group, count = unmasking[:, :, None].unbind(1)  # (A, 1) each
+        in_group = groups[active] == group  # (A, L)
+        masked = in_group & (step[active] == MASKED)
+        token = torch.zeros_like(canvas[active])
+        score = torch.full(in_group.shape, -1.0, device=in_group.device).double()
+        token[masked], score[masked] = predict(canvas[active], fixed[active], masked, active, now[:, 0])
         if remasking == "low_confidence":
-            shown = here & (step[active] >= 0)
-            score = torch.where(shown, confidence[active], score)
-            count = count + shown.sum(1, keepdim=True)
+            visible = in_group & (step[active] >= 0)
+            score = torch.where(visible, confidence[active], score)
+            count = count + visible.sum(1, keepdim=True)
         rank = score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-        kept = rank < count
+        chosen = rank < count
         if remasking == "low_confidence":
-            for row, position in (shown & ~kept).nonzero().tolist():
+            for row, position in (visible & ~chosen).nonzero().tolist():
                 i = active[row]
-                taken = (position, canvas[i, position].item(), step[i, position].item(), now[row].item())
-                withdrawn[i].append(taken)
+                revealed_at, masked_at = step[i, position].item(), now[row].item()
+                remasked[i].append((position, canvas[i, position].item(), revealed_at, masked_at))
                 canvas[i, position], step[i, position] = mask, MASKED
-        revealed = masked & kept
+        revealed = masked & chosen
         canvas[active] = torch.where(revealed, token, canvas[active])
         step[active] = torch.where(revealed, now, step[active])
         confidence[active] = torch.where(revealed, score, confidence[active])
-    return list(zip(canvas.cpu(), step.cpu(), confidence.cpu(), withdrawn, strict=True))
+    return list(zip(canvas.cpu(), step.cpu(), confidence.cpu(), remasked, strict=True))
 
 
-def _states(net, canvas, given, where, guidance, seen=None):
-    """States (1, P, D) at the positions `where` (B, L) of `canvas` (B, L), or of what is `seen` of it (B, L, D).
+def _gather_states(net, canvas, fixed, masked, guidance, states=None):
+    """The `states` (B, L, D) of `canvas` (B, L), or the network's own, at the `masked` positions (B, L): (1, P, D).
 
-    With guidance (2, P, D): the others are those of the canvases without the `given` tokens (B, L).
+    With guidance (2, P, D): conditional, then unconditional, from canvases whose `fixed` tokens (B, L) are masked.
     """
     if not guidance:
-        return (network.predictions(net, canvas) if seen is None else seen)[where][None]
-    # Rows that differ only in what was given are one canvas without it: before the first reveal, all of them.
-    unguided, same = canvas.masked_fill(given, network.mask_id(net)).unique(dim=0, return_inverse=True)
-    if seen is None:
-        states = network.predictions(net, torch.cat([canvas, unguided]))
-        seen, unconditional = states.split([len(canvas), len(unguided)])
+        return (network.prediction_states(net, canvas) if states is None else states)[masked][None]
+    # Rows that differ only in fixed tokens have one unconditional canvas: all rows, before the first reveal.
+    unguided, same = canvas.masked_fill(fixed, network.mask_id(net)).unique(dim=0, return_inverse=True)
+    if states is None:
+        together = network.prediction_states(net, torch.cat([canvas, unguided]))
+        states, unconditional = together.split([len(canvas), len(unguided)])
     else:
-        unconditional = network.predictions(net, unguided)
-    row, position = where.nonzero().T
-    return torch.stack([seen[row, position], unconditional[same[row], position]])
+        unconditional = network.prediction_states(net, unguided)
+    row, position = masked.nonzero().T
+    return torch.stack([states[row, position], unconditional[same[row], position]])
 
 
-def _choose(net, sampling, budget, states, where, noise):
-    """The predicted token and its confidence (P,) at each position `where` (A, L), from `_states` there.
+def _choose_tokens(net, sampling, budget, states, masked, generators):
+    """The chosen token (P,) and its confidence (P,) at each `masked` position (A, L), from `_gather_states`.
 
-    Rows share the head's run as far as the `budget` goes. `noise` has a generator for each of them.
+    The logits of as many rows are computed together as the `budget` allows. `generators` has one per row, or is None.
     """
-    counts = where.sum(1).tolist()
+    counts = masked.sum(1).tolist()
     ends = [0, *itertools.accumulate(counts)]
-    token = torch.empty(ends[-1], dtype=torch.long, device=where.device)
-    confidence = torch.empty(ends[-1], dtype=torch.float64, device=where.device)
+    token = torch.empty(ends[-1], dtype=torch.long, device=masked.device)
+    confidence = torch.empty(ends[-1], dtype=torch.float64, device=masked.device)
 
-    def choose(some):
-        here = slice(ends[some.start], ends[some.stop])
-        logits = _logits(net, states[:, here], sampling.guidance)
+    def choose(rows):
+        positions = slice(ends[rows.start], ends[rows.stop])
+        logits = _guided_logits(net, states[:, positions], sampling.guidance)
         best, chosen = logits.max(-1)
-        if noise:
-            drawn = _exponential(counts[some], logits.shape[-1], noise[some])
-            chosen = (logits.double() - sampling.temperature * drawn.log()).argmax(-1)
-        token[here] = chosen
-        # Summed in float64: confidences near 1 differ by less than float32 can tell.
+        if generators:
+            noise = _draw_exponential(counts[rows], logits.shape[-1], generators[rows])
+            chosen = (logits.double() - sampling.temperature * noise.log()).argmax(-1)
+        token[positions] = chosen
+        # Summed in float64: confidences near 1 differ by less than float32 resolves.
         total = (logits - best[:, None]).exp_().sum(-1, dtype=torch.float64)
-        confidence[here] = (logits.gather(-1, chosen[:, None])[:, 0] - best).double().exp() / total
+        confidence[positions] = (logits.gather(-1, chosen[:, None])[:, 0] - best).double().exp() / total
 
-    each = (4 if noise else 1) * logits.LOGITS * network.vocab(net)  # noise is float64
-    budget.spend([max([1, *counts]) * each] * len(counts), choose)
+    cost = (4 if generators else 1) * logits.LOGITS * network.vocab(net)  # noise is float64
+    budget.run_batches([max([1, *counts]) * cost] * len(counts), choose)
     return token, confidence
 
 
-def _logits(net, states, guidance):
-    """Logits (P, V) for `_states`; with guidance led away from those of the others."""
+def _guided_logits(net, states, guidance):
+    """Logits (P, V) from `_gather_states`, with guidance extrapolated from unconditional to conditional ones."""
     logits = network.logits(net, states.flatten(0, 1)).float()
     if not guidance:
         return logits
@@ -186,8 +201,8 @@ def _logits(net, states, guidance):
     return torch.lerp(unconditional, conditional, 1 + guidance)
 
 
-def _exponential(counts, vocab, generators):
-    """Exponential noise (P, V), whose −log is Gumbel's, so many rows of it from each of the generators."""
+def _draw_exponential(counts, vocab, generators):
+    """Exponential noise (P, V), whose −log is Gumbel noise: `counts` rows from each of the generators."""
     draws = [
         torch.empty((count, vocab), dtype=torch.float64, device=generator.device).exponential_(generator=generator)
         for count, generator in zip(counts, generators, strict=True)
@@ -199,10 +214,10 @@ def _exponential(counts, vocab, generators):
 def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None, precision="float32", generator=None):
     """The diffusion bound on log p(completion | prompt) for each pair of lists of ids: a `LikelihoodBound`.
 
-    Of a completion's n tokens k random ones are masked, k uniform over 1 … n; the bound is the mean over such masks of
-    n/k · Σ log p(token | the rest), summed over the masked tokens. For n = 1 it is log p itself. It is estimated from
-    `samples` masks; where no more exist, all are weighed. With `canvas`, rows are filled with `eos` up to that length,
-    as in training. Either way the network sees where the completion ends.
+    Of a completion's n tokens, k random ones are masked, with k uniform over 1 … n; the bound is the mean over such
+    masks of n/k · Σ log p(token | the rest), summed over the masked tokens. For n = 1 it is log p itself. It is
+    estimated from `samples` masks, or computed exactly if there are fewer masks. With `canvas`, rows are filled with
+    `eos` to that length, as in training; either way the network sees where the completion ends.
     """
     check_likelihood(prompts, completions, samples, canvas)
     device = net.get_input_embeddings().weight.device
@@ -211,37 +226,38 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
     if canvas:
         rows = [row + [eos] * (canvas - len(row)) for row in rows]
     draws = [draw_masks(len(completion), samples, generator=generator) for completion in completions]
-    jobs = [(i, hide) for i, (masks, _) in enumerate(draws) for hide in masks]
+    runs = [(i, hidden) for i, (masks, _) in enumerate(draws) for hidden in masks]
 
     def score(indices):
-        ids, real = batches.pad([rows[jobs[j][0]] for j in indices], mask)
-        where = torch.zeros_like(real)
-        for place, (i, hide) in zip(where, (jobs[j] for j in indices), strict=True):
-            place[len(prompts[i]) : len(prompts[i]) + len(hide)] = hide
-        attended = None if real.all() else real.to(device)
-        states = network.predictions(net, ids.masked_fill(where, mask).to(device), attended)[where.to(device)]
-        each = logits.token_logs(net, states, ids[where].to(device))
+        ids, real = batches.pad([rows[runs[index][0]] for index in indices], mask)
+        masked = torch.zeros_like(real)
+        for row, (i, hidden) in zip(masked, (runs[index] for index in indices), strict=True):
+            row[len(prompts[i]) : len(prompts[i]) + len(hidden)] = hidden
+        attention_mask = None if real.all() else real.to(device)
+        noised = ids.masked_fill(masked, mask).to(device)
+        states = network.prediction_states(net, noised, attention_mask)[masked.to(device)]
+        log_probs = logits.token_log_probs(net, states, ids[masked].to(device))
         total = torch.zeros(len(ids), dtype=torch.float64)
-        total.index_add_(0, where.nonzero()[:, 0], each.double().cpu())
-        return (total / where.sum(1)).tolist()
+        total.index_add_(0, masked.nonzero()[:, 0], log_probs.double().cpu())
+        return (total / masked.sum(1)).tolist()
 
     with batches.autocast(device, precision):
-        means = batches.run(score, [len(rows[i]) for i, _ in jobs], device)
+        means = batches.run_by_length(score, [len(rows[i]) for i, _ in runs], device)
     values = torch.tensor(means, dtype=torch.float64).split([len(masks) for masks, _ in draws])
     estimates, errors = [], []
     for value, (masks, weight) in zip(values, draws, strict=True):
         value = value * masks.shape[1]
-        sampled = len(masks) == samples  # or else all there are
+        is_sampled = len(masks) == samples  # otherwise all masks are enumerated
         estimates.append((value * weight).sum())
-        errors.append(value.std() / samples**0.5 if sampled else torch.zeros((), dtype=torch.float64))
+        errors.append(value.std() / samples**0.5 if is_sampled else torch.zeros((), dtype=torch.float64))
     return LikelihoodBound(*(torch.stack(part) if rows else torch.zeros(0).double() for part in (estimates, errors)))
 
 
 def draw_masks(length, samples, *, generator):
-    """Masks (S, length) that hide k tokens each, k uniform over 1 … length, and the weight (S,) of each.
+    """Masks (S, length) of k tokens each, k uniform over 1 … length, and the weight (S,) of each.
 
-    The k of the samples are spread evenly (antithetic), which makes for less variance than independence. Fewer than
-    `samples` masks are returned where fewer exist: then they are all of them, and the weights their probabilities.
+    The k of the samples are spaced evenly (antithetic sampling), which lowers the variance. If fewer than `samples`
+    masks exist, all of them are returned, with their probabilities as weights.
     """
     if 2**length - 1 < samples:
         masks = torch.arange(1, 2**length)[:, None] >> torch.arange(length) & 1 == 1
@@ -255,8 +271,8 @@ def draw_masks(length, samples, *, generator):
 
 
 @torch.no_grad()
-def first_token(net, prompts, *, canvas=None, precision="float32"):
-    """Log-probabilities (N, V) of the token after each prompt, when the canvas after it is masked (None: one mask)."""
+def first_token_log_probs(net, prompts, *, canvas=None, precision="float32"):
+    """Log-probabilities (N, V) of the token after each prompt, with the rest of the canvas masked (None: one mask)."""
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
     if canvas:
@@ -266,9 +282,9 @@ def first_token(net, prompts, *, canvas=None, precision="float32"):
     def predict(indices):
         ids, real = batches.pad([rows[i] for i in indices], mask)
         first = torch.nn.functional.one_hot(torch.tensor([len(prompts[i]) for i in indices]), ids.shape[1]).bool()
-        attended = None if real.all() else real.to(device)
-        states = network.predictions(net, ids.to(device), attended)[first.to(device)]
+        attention_mask = None if real.all() else real.to(device)
+        states = network.prediction_states(net, ids.to(device), attention_mask)[first.to(device)]
         return network.logits(net, states).float().log_softmax(-1).cpu()
 
     with batches.autocast(device, precision):
-        return torch.stack(batches.run(predict, [len(row) for row in rows], device))
+        return torch.stack(batches.run_by_length(predict, [len(row) for row in rows], device))

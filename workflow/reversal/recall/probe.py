@@ -1,4 +1,4 @@
-"""What comes first to a model's mind: prompts about facts it may have been pretrained on, and about the study's."""
+"""The probe: a model's most likely first tokens for facts of its pretraining and for those of the study."""
 
 from pathlib import Path
 
@@ -8,25 +8,26 @@ from ..data import generated
 from . import evaluation
 
 
-def pretraining_prompts(words, templates, *, people, seed, count):
-    """Prompts about people of the pretraining biographies with their answers: [(prompt, answer), …]."""
+def make_pretraining_prompts(words, templates, *, people, seed, count):
+    """`count` prompts about people of the pretraining biographies, with their answers: [(prompt, answer), …]."""
     lists = generated.read_words(words)
-    names = generated.people(lists, people, seed=seed, of=generated.PRETRAINING)[:count]
-    told = generated.descriptions(lists, people, seed=seed, of=generated.PRETRAINING)[:count]
+    names = generated.make_names(lists, people, seed=seed, half=generated.PRETRAINING)[:count]
+    descriptions = generated.make_descriptions(lists, people, seed=seed, half=generated.PRETRAINING)[:count]
     prompts = []
-    for i, (name, description) in enumerate(zip(names, told, strict=True)):
-        direction, asked = list(generated.DIRECTIONS.items())[i % 2]
-        sentences = generated.read_templates(Path(templates) / f"pretraining_{direction}.txt", answer_type=asked)
-        opening = sentences[i % len(sentences)].split("{" + asked + "}")[0]
-        filled = opening.replace("{name}", name).replace("{description}", description).rstrip()
-        prompts.append((filled, name if asked == "name" else description))
+    for i, (name, description) in enumerate(zip(names, descriptions, strict=True)):
+        direction, answer_type = list(generated.DIRECTIONS.items())[i % 2]
+        path = Path(templates) / f"pretraining_{direction}.txt"
+        sentences = generated.read_templates(path, answer_type=answer_type)
+        opening = sentences[i % len(sentences)].split("{" + answer_type + "}")[0]
+        prompt = opening.replace("{name}", name).replace("{description}", description).rstrip()
+        prompts.append((prompt, name if answer_type == "name" else description))
     return prompts
 
 
-def table(net, tokenizer, prompts, *, stage, top, canvas):
-    """The likeliest first tokens for [(prompt, answer or None), …], in the order of the prompts."""
-    found = evaluation.first_tokens(net, tokenizer, [prompt for prompt, _ in prompts], top=top, canvas=canvas)
-    answers = pd.DataFrame(prompts, columns=["prompt", "answer"])
-    found = found.merge(answers, on="prompt", how="left")
-    found.insert(0, "stage", stage)
-    return found
+def make_table(net, tokenizer, prompts, *, stage, top, canvas):
+    """The `top` most likely first tokens for [(prompt, answer or None), …], in the order of the prompts."""
+    texts = [prompt for prompt, _ in prompts]
+    table = evaluation.rank_first_tokens(net, tokenizer, texts, top=top, canvas=canvas)
+    table = table.merge(pd.DataFrame(prompts, columns=["prompt", "answer"]), on="prompt", how="left")
+    table.insert(0, "stage", stage)
+    return table

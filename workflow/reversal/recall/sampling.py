@@ -1,4 +1,8 @@
-"""How a masked diffusion model is sampled: the settings, the plan of what is revealed when, and what came of it."""
+"""Sampling from a diffusion model: the settings, the plan of which tokens are unmasked at which step, and the result.
+
+A canvas is a row of tokens that begins with a prompt; the rest is masked. Sampling takes it from time 1 to time 0 in a
+number of steps, each of which predicts the masked tokens and reveals some of them.
+"""
 
 import functools
 import itertools
@@ -13,64 +17,63 @@ LAST_TIME = 1e-5  # where sampling ends, as in SMDM
 SCHEDULES = ("linear", "cosine", "geometric")
 ORDERS = ("confidence", "random")
 REMASKINGS = ("none", "low_confidence")
-GIVEN, MASKED = -1, -2  # in place of a step: the token was there from the start, or is not revealed yet
+FIXED, MASKED = -1, -2  # in place of the step of a token: on the canvas from the start, or not revealed yet
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How canvases are filled: the names and meanings of `sampling` in the configuration.
+    """How canvases are filled: the settings of `sampling` in the configuration, under the same names."""
 
-    At each step every masked token is predicted, and some predictions are revealed.
-    """
-
-    canvas: int  # tokens; a prompt stands at its beginning
-    # w in logits = un + (1 + w)(cond − un), where `un` sees what was revealed but nothing that was given
+    canvas: int  # tokens of a row, the prompt included
+    # w in logits = un + (1 + w)(cond − un), where `un` sees the revealed tokens but not the prompt
     guidance: float = 0.0
-    # "confidence" reveals, of n masked tokens, the ⌊n (1 − s/t)⌋ most confident, t and s being the times of this step
+    # "confidence" reveals the ⌊n (1 − s/t)⌋ most confident of n masked tokens, where t and s are the times of this step
     # and the next; "random" reveals each with probability 1 − s/t, which at temperature 1 is ancestral sampling. The
-    # last step reveals what is left.
+    # last step reveals the rest.
     order: str = "confidence"
     # the scale of Gumbel noise on the logits; a token's confidence is its probability without the noise
     temperature: float = 0.0
-    # how time falls from 1 to 0: "linear", "cosine" (few tokens first) or "geometric" (many first)
+    # of time from 1 to 0: "linear", "cosine" (few tokens first) or "geometric" (many first)
     schedule: str = "linear"
-    # semi-autoregressive: blocks of so many tokens, filled from left to right, each with its share of the steps
+    # semi-autoregressive sampling: tokens of a block; blocks are filled from left to right, each in its share of steps
     block: int | None = None
-    # with "none" a revealed token stays. With "low_confidence" each step shows as many tokens, but those revealed
-    # before compete with the new ones by the confidence they had; the least confident are masked again. (What LLaDA
-    # calls low-confidence remasking never takes a token back: it is "none" in order of confidence.)
+    # With "none" a revealed token stays. With "low_confidence" each step reveals as many tokens, but earlier ones
+    # compete with the new ones by the confidence they had, and the least confident are masked again. (LLaDA's
+    # low-confidence remasking never masks a revealed token again: here it is "none" with the order "confidence".)
     remasking: str = "none"
     precision: str = "float32"  # of the network's matrix products, or "bfloat16"
 
     def __post_init__(self):
         for name in ("canvas", "block"):
             if (value := getattr(self, name)) is not None:
-                require_whole(name, value)
+                require_positive_integer(name, value)
         for name in ("guidance", "temperature"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise UserError(f"{name} is {value}; it is a number from 0 up")
+                raise UserError(f"{name} is {value}; it must be a number from 0 up")
         for name, known in (("order", ORDERS), ("schedule", SCHEDULES), ("remasking", REMASKINGS)):
             value = getattr(self, name)
             if value not in known:
-                raise UserError(f"{name} is {value!r}; it is one of {', '.join(known)}")
+                raise UserError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
         if self.order == "random" and self.remasking != "none":
-            raise UserError(f"remasking is {self.remasking!r} and order 'random'; remasking goes by confidence")
+            raise UserError(
+                f"remasking is {self.remasking!r} and order 'random'; remasking needs the order 'confidence'"
+            )
 
     @property
-    def random(self):
-        """Whether chance has a part in it."""
+    def is_random(self) -> bool:
+        """Whether samples depend on a random generator."""
         return self.order == "random" or self.temperature > 0
 
 
-def require_whole(name, value):
-    """Refuse what is no whole number from 1 up."""
+def require_positive_integer(name, value):
+    """Refuse any value but a whole number from 1 up."""
     if value < 1 or value != int(value):
-        raise UserError(f"{name} is {value}; it is a whole number from 1 up")
+        raise UserError(f"{name} is {value}; it must be a whole number from 1 up")
 
 
 def require_room(prompts, canvas):
-    """Refuse prompts that leave no room for an answer."""
+    """Refuse prompts that leave no room for an answer on a canvas of `canvas` tokens."""
     for i, prompt in enumerate(prompts):
         if len(prompt) > canvas:
             raise UserError(f"prompt {i} has {len(prompt)} tokens; the canvas holds {canvas}")
@@ -79,29 +82,29 @@ def require_room(prompts, canvas):
 
 
 class Denoised(NamedTuple):
-    """Finished canvases and how they came about; tensors on the CPU.
+    """Finished canvases and the trajectories to them; tensors on the CPU.
 
-    `step` is the step (from 0) at which a token was revealed for good, −1 where it was given; `confidence` its
-    probability then, 1 where given. `withdrawn` lists the tokens that remasking took back: row, position, token, the
-    step that revealed it, the step that masked it again.
+    `step` is the step (from 0) at which a token was revealed for the last time, −1 for fixed tokens (the prompt's, for
+    example); `confidence` is its probability then, 1 for fixed tokens. `remasked` lists the tokens that were masked
+    again: row, position, token, the step that revealed it, the step that masked it.
     """
 
     canvas: torch.Tensor  # (N, L)
     step: torch.Tensor  # (N, L)
     confidence: torch.Tensor  # (N, L) float64
-    withdrawn: torch.Tensor  # (M, 5)
+    remasked: torch.Tensor  # (M, 5)
     mask_id: int
 
-    def entering(self, step):
-        """The canvases (N, L) as they were when `step` began."""
+    def canvas_before(self, step: int) -> torch.Tensor:
+        """The canvases (N, L) before `step`."""
         canvas = self.canvas.masked_fill(self.step >= step, self.mask_id)
-        revealed, masked_again = self.withdrawn[:, 3], self.withdrawn[:, 4]
-        row, position, token = self.withdrawn[(revealed < step) & (step <= masked_again), :3].T
+        revealed_at, masked_at = self.remasked[:, 3], self.remasked[:, 4]
+        row, position, token = self.remasked[(revealed_at < step) & (step <= masked_at), :3].T
         canvas[row, position] = token
         return canvas
 
 
-class Turn(NamedTuple):
+class UnmaskingStep(NamedTuple):
     """One run of the network for a row: at `step`, reveal `count` positions of a `group`."""
 
     step: int
@@ -109,8 +112,8 @@ class Turn(NamedTuple):
     count: int
 
 
-def times(schedule, steps):
-    """The times t (steps + 1,) that bound the steps, from 1 down to almost 0."""
+def timesteps(schedule, steps):
+    """The times (steps + 1,) between which the steps lie, from 1 down to almost 0."""
     if schedule == "linear":
         return torch.linspace(1, LAST_TIME, steps + 1)
     u = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
@@ -119,117 +122,117 @@ def times(schedule, steps):
     return LAST_TIME**u
 
 
-def plan(prompt, fixed, steps, sampling, seed):
-    """The group (L,) of each position of one canvas, −1 where fixed, and the row's turns, one group after another.
+def plan_unmasking(prompt_length, fixed, steps, sampling, seed):
+    """The group (L,) of each position of a canvas, −1 where `fixed` (L,), and the row's `UnmaskingStep`s in order.
 
-    Groups are blocks; in random order (`seed` not None) they are the positions that fall due at the same step.
+    Groups are blocks; in random order (`seed` not None) a group holds the positions that are revealed at one step.
     """
-    block = sampling.block or len(fixed)
-    blocks = (torch.arange(len(fixed)) - prompt) // block
+    block_size = sampling.block or len(fixed)
+    blocks = (torch.arange(len(fixed)) - prompt_length) // block_size
     blocks[fixed] = -1
-    number = -(-(len(fixed) - prompt) // block)
+    block_count = -(-(len(fixed) - prompt_length) // block_size)
     if seed is not None:
-        due = _due_steps(blocks, number, steps, sampling.schedule, seed)
-        counts = torch.bincount(due[due >= 0], minlength=steps).tolist()
-        return due, [Turn(step, step, count) for step, count in enumerate(counts) if count]
-    sizes = tuple(torch.bincount(blocks[blocks >= 0], minlength=number).tolist())
-    return blocks, _turns(sizes, steps, sampling.schedule, every_step=sampling.remasking != "none")
+        reveal_step = _draw_reveal_steps(blocks, block_count, steps, sampling.schedule, seed)
+        counts = torch.bincount(reveal_step[reveal_step >= 0], minlength=steps).tolist()
+        return reveal_step, [UnmaskingStep(step, step, count) for step, count in enumerate(counts) if count]
+    sizes = tuple(torch.bincount(blocks[blocks >= 0], minlength=block_count).tolist())
+    return blocks, _plan_by_confidence(sizes, steps, sampling.schedule, every_step=sampling.remasking != "none")
 
 
 @functools.cache
-def _turns(sizes, steps, schedule, every_step):
-    """The turns of a row whose blocks have `sizes` masked tokens.
+def _plan_by_confidence(sizes, steps, schedule, every_step):
+    """The `UnmaskingStep`s of a row whose blocks have `sizes` masked tokens.
 
-    Where nothing is revealed nothing changes, so such a step needs no turn, unless revealed tokens can be withdrawn.
+    A step that reveals nothing changes nothing and is left out, unless tokens can be remasked (`every_step`).
     """
-    turns = []
-    for group, (masked, share) in enumerate(zip(sizes, _shares(steps, len(sizes)), strict=True)):
-        t = times(schedule, len(share))
-        for i, step in enumerate(share):
-            last = i == len(share) - 1
+    plan = []
+    for block, (masked, block_steps) in enumerate(zip(sizes, _divide_steps(steps, len(sizes)), strict=True)):
+        t = timesteps(schedule, len(block_steps))
+        for i, step in enumerate(block_steps):
+            last = i == len(block_steps) - 1
             count = masked if last else int(masked * (1 - t[i + 1] / t[i]))
             if count or (every_step and masked):
-                turns.append(Turn(step, group, count))
+                plan.append(UnmaskingStep(step, block, count))
             masked -= count
-    return turns
+    return plan
 
 
-def _due_steps(blocks, number, steps, schedule, seed):
-    """The step (L,) at which each position is revealed: that in which a uniform time falls, among its block's steps.
+def _draw_reveal_steps(blocks, block_count, steps, schedule, seed):
+    """The step (L,) at which each position is revealed in random order: the one that a uniform random time falls in.
 
-    Of the positions still masked at time t, each is then revealed before time s with probability 1 − s/t.
+    Each position still masked at time t is thus revealed before time s with probability 1 − s/t.
     """
-    moment = torch.rand(len(blocks), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    due = torch.full_like(blocks, -1)
-    for group, share in enumerate(_shares(steps, number)):
-        later = moment[:, None] <= times(schedule, len(share))[1:-1]  # (L, steps of the block − 1)
-        due = torch.where(blocks == group, share.start + later.sum(1), due)
-    return due
+    time = torch.rand(len(blocks), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    reveal_step = torch.full_like(blocks, -1)
+    for block, block_steps in enumerate(_divide_steps(steps, block_count)):
+        is_later = time[:, None] <= timesteps(schedule, len(block_steps))[1:-1]  # (L, steps of the block − 1)
+        reveal_step = torch.where(blocks == block, block_steps.start + is_later.sum(1), reveal_step)
+    return reveal_step
 
 
-def _shares(steps, blocks):
-    """Split `steps` steps into consecutive ranges, one per block, as even as can be."""
+def _divide_steps(steps, blocks):
+    """Divide `steps` steps into consecutive ranges, one per block, as evenly as possible."""
     ends = [steps * i // blocks for i in range(blocks + 1)]
     return [range(*pair) for pair in itertools.pairwise(ends)]
 
 
-def canvases(prompts, given, length, mask):
-    """Canvases (N, L) that hold the prompts and the given tokens, and where these lie (N, L)."""
+def build_canvases(prompts, fixed_tokens, length, mask):
+    """Canvases (N, L) with the prompts and `fixed_tokens`, masked elsewhere, and where they are fixed (N, L)."""
     canvas = torch.full((len(prompts), length), mask)
     fixed = torch.zeros_like(canvas, dtype=torch.bool)
     for i, prompt in enumerate(prompts):
         canvas[i, : len(prompt)] = torch.as_tensor(prompt, dtype=torch.long)
         fixed[i, : len(prompt)] = True
-        for position, token in (given[i] if given else {}).items():
+        for position, token in (fixed_tokens[i] if fixed_tokens else {}).items():
             canvas[i, position], fixed[i, position] = token, True
     return canvas, fixed
 
 
-def denoised(rows, start, mask):
-    """A `Denoised` of rows (canvas, step, confidence, withdrawn) that began as the canvases `start` (N, L)."""
+def stack_rows(rows, start, mask):
+    """The `Denoised` of rows (canvas, step, confidence, remasked) whose first canvases were `start` (N, L)."""
     return Denoised(
         canvas=torch.stack([row[0] for row in rows]) if rows else start,
         step=torch.stack([row[1] for row in rows]) if rows else start,
         confidence=torch.stack([row[2] for row in rows]) if rows else start.double(),
-        withdrawn=torch.tensor([(i, *taken) for i, row in enumerate(rows) for taken in row[3]]).view(-1, 5).long(),
+        remasked=torch.tensor([(i, *token) for i, row in enumerate(rows) for token in row[3]]).view(-1, 5).long(),
         mask_id=mask,
     )
 
 
-def seeds_of(number, generator):
-    """As many seeds, one a row, from a generator."""
-    return torch.randint(2**62, (number,), generator=generator).tolist()
+def draw_seeds(count, generator):
+    """`count` random seeds, one per row, so that a row's draws do not depend on its batch."""
+    return torch.randint(2**62, (count,), generator=generator).tolist()
 
 
-def check(prompts, sampling, steps, given):
-    """Refuse canvases that can not be filled so."""
-    require_whole("steps", steps)
-    if given is not None and len(given) != len(prompts):
-        raise UserError(f"given has {len(given)} entries for {len(prompts)} prompts; each prompt has one")
+def check_sampling(prompts, sampling, steps, fixed_tokens):
+    """Refuse prompts, steps or fixed tokens that do not fit the canvas and its blocks."""
+    require_positive_integer("steps", steps)
+    if fixed_tokens is not None and len(fixed_tokens) != len(prompts):
+        raise UserError(f"fixed_tokens has {len(fixed_tokens)} entries for {len(prompts)} prompts; give one per prompt")
     canvas, block = sampling.canvas, sampling.block
     require_room(prompts, canvas)
     for i, prompt in enumerate(prompts):
-        number = -(-(canvas - len(prompt)) // (block or canvas))
-        if steps < number:
-            raise UserError(f"prompt {i} leaves {number} blocks of {block} tokens; {steps} steps are too few for them")
-        for position in given[i] if given else ():
+        blocks = -(-(canvas - len(prompt)) // (block or canvas))
+        if steps < blocks:
+            raise UserError(f"prompt {i} leaves {blocks} blocks of {block} tokens; {steps} steps are too few for them")
+        for position in fixed_tokens[i] if fixed_tokens else ():
             if not len(prompt) <= position < canvas:
-                raise UserError(f"given[{i}] has position {position}; it lies in {len(prompt)}–{canvas - 1}")
+                raise UserError(f"fixed_tokens[{i}] has position {position}; it must be in {len(prompt)}–{canvas - 1}")
 
 
 class LikelihoodBound(NamedTuple):
-    """An estimate (N,) of a lower bound on log p, and its standard error (N,), 0 where it is exact; float64."""
+    """An estimate (N,) of a lower bound on log p and its standard error (N,), 0 if the bound is exact; float64."""
 
     estimate: torch.Tensor
     error: torch.Tensor
 
 
 def check_likelihood(prompts, completions, samples, canvas):
-    """Refuse pairs and numbers of samples that give no likelihood."""
+    """Refuse too few samples, empty completions and rows that are longer than the canvas."""
     if samples < 2:
-        raise UserError(f"samples is {samples}; an estimate with an error needs 2 or more")
+        raise UserError(f"samples is {samples}; a standard error needs at least 2")
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         if not len(completion):
-            raise UserError(f"completion {i} is empty; a likelihood needs a token")
+            raise UserError(f"completion {i} is empty; it needs at least one token")
         if canvas and len(prompt) + len(completion) > canvas:
             raise UserError(f"row {i} has {len(prompt) + len(completion)} tokens; the canvas holds {canvas}")

@@ -1,7 +1,7 @@
-"""Recall, scored: does an answer contain its reference, BLEU, and the tables that compare models. No network is needed.
+"""Tables of recall and likelihood: accuracy, BLEU, and differences between models. They need no network.
 
-Every interval is over facts and templates (`contrasts`). Shares are between 0 and 1 in long tables, in percent in the
-wide ones; both kinds of BLEU run from 0 to 100.
+Every interval is over facts and templates (`contrasts`). Accuracies are between 0 and 1 in long tables and in percent
+in wide ones; both kinds of BLEU run from 0 to 100.
 """
 
 import math
@@ -17,7 +17,7 @@ from ..data.facts import ANY_SPLIT, KNOWN, SPLITS
 
 TABLE_SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 BY_TRAINING = {split: f"{split} ({SPLITS[split].file})" for split in TABLE_SPLITS}
-# SMDM's evaluation calls a split by its question: those asking for the name are DescriptionToName.
+# SMDM's evaluation names a split by its question: those that ask for the name are DescriptionToName.
 BY_QUESTION = {
     split: f"{question} {SPLITS[split].trained} ({SPLITS[split].file})"
     for question, answer_type in (("DescriptionToName", "name"), ("NameToDescription", "description"))
@@ -25,7 +25,8 @@ BY_QUESTION = {
     if SPLITS[split].answer_type == answer_type
 }
 FAMILY_PAIR = ("diffusion", "autoregressive")
-TURNED = {  # a split asked as taught and one asked in reverse: what they have in common
+# {(split in the same direction as training, split in the reverse direction): what they share}.
+REVERSALS = {
     (same, reverse): "question" if SPLITS[same].answer_type == SPLITS[reverse].answer_type else "people"
     for same in TABLE_SPLITS
     for reverse in TABLE_SPLITS
@@ -36,41 +37,41 @@ TURNED = {  # a split asked as taught and one asked in reverse: what they have i
 def char_bleu(reference, generation):
     """BLEU of one sentence over characters, both sides lower-cased and stripped.
 
-    SMDM hands strings, not lists of words, to nltk's `sentence_bleu`: 1- to 4-grams of characters, unsmoothed, with
-    brevity penalty. Its score is the mean over sentences.
+    SMDM passes strings, not lists of words, to nltk's `sentence_bleu`, which then scores 1- to 4-grams of characters,
+    unsmoothed, with brevity penalty. SMDM reports the mean over sentences.
     """
     reference, generation = reference.strip().lower(), generation.strip().lower()
     log_precision = 0.0
     for n in range(1, 5):
-        wanted, found = _ngrams(reference, n), _ngrams(generation, n)
-        shared = (wanted & found).total()
+        expected, generated = _count_ngrams(reference, n), _count_ngrams(generation, n)
+        shared = (expected & generated).total()
         if not shared:
             return 0.0
-        log_precision += math.log(shared / found.total()) / 4
+        log_precision += math.log(shared / generated.total()) / 4
     brevity = min(0.0, 1 - len(reference) / len(generation))
     return 100 * math.exp(brevity + log_precision)
 
 
-def _ngrams(string, n):
+def _count_ngrams(string, n):
     return Counter(string[i : i + n] for i in range(len(string) - n + 1))
 
 
 def step_scaling(completions):
     """Recall per model, seed, split and number of steps, with its interval.
 
-    `bleu` is sacrebleu's over a whole split, words and punctuation up to 4-grams; names have only two words, so orders
-    that no generation reaches are left out.
+    `bleu` is sacrebleu's corpus score of a split, over words and punctuation. Its order is the effective one, since
+    names have only two words.
     """
     bleu = sacrebleu.BLEU(effective_order=True)
     records = []
-    for (name, seed, split, steps), rows in _groups(completions, "model", "seed", "split", "steps"):
-        found = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
+    for (name, seed, split, steps), rows in _group_by(completions, "model", "seed", "split", "steps"):
+        accuracy = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
         pairs = list(zip(rows.reference, rows.generation, strict=True))
         references, generations = ([side.strip() for side in sides] for sides in zip(*pairs, strict=True))
         records.append(
-            _of(name, seed, split)
+            _key_columns(name, seed, split)
             | {"steps": steps, "n": len(rows), "correct": int(rows.correct.sum())}
-            | {"accuracy": found.estimate, "ci_low": found.low, "ci_high": found.high}
+            | {"accuracy": accuracy.estimate, "ci_low": accuracy.low, "ci_high": accuracy.high}
             | {"char_bleu": float(np.mean([char_bleu(*pair) for pair in pairs]))}
             | {"bleu": bleu.corpus_score(generations, [references]).score}
         )
@@ -78,19 +79,20 @@ def step_scaling(completions):
 
 
 def by_training_direction(scaling, smdm=None):
-    """Recall in percent, averaged over seeds: a column per split, named as the post does, by training direction.
+    """Recall in percent, averaged over seeds, with a column per split, named by the direction of training as here.
 
-    `smdm` (columns steps and the splits, in percent) adds a column of SMDM's own values beside each of ours.
+    `smdm` (columns steps and the splits, in percent) adds a column of SMDM's values beside each of ours.
     """
-    return _wide(scaling, BY_TRAINING, smdm)
+    return _pivot(scaling, BY_TRAINING, smdm)
 
 
 def by_question_direction(scaling, smdm=None):
-    """The same numbers named as SMDM does, by the direction of the question."""
-    return _wide(scaling, BY_QUESTION, smdm)
+    """The same table with columns named by the direction of the question, as SMDM does."""
+    return _pivot(scaling, BY_QUESTION, smdm)
 
 
-def _wide(scaling, names, smdm):
+def _pivot(scaling, names, smdm):
+    """A row per model and number of steps; `names` are {split: column}."""
     keys = ["model", "steps"]
     mean = scaling.groupby(["model", "steps", "split"], sort=False, dropna=False).accuracy.mean() * 100
     wide = mean.unstack("split").reset_index()
@@ -106,8 +108,8 @@ def _wide(scaling, names, smdm):
     return pd.DataFrame(columns)
 
 
-class Answers(NamedTuple):
-    """Which answers of a study: of one model to one split, in so many steps where it takes any."""
+class Condition(NamedTuple):
+    """The completions of one model for one split, after `steps` denoising steps (None: autoregressive)."""
 
     model: str
     split: str
@@ -115,69 +117,70 @@ class Answers(NamedTuple):
 
 
 def differences(completions, families):
-    """Recall of some answers less that of others, over the seeds both have, with its interval; a row a `contrast`.
+    """Differences in recall between two conditions, over the seeds that both have, with intervals.
 
-    family       a diffusion model against an autoregressive one, the same prompts
-    steps        the most denoising steps against fewer, the same prompts
-    question     as taught against in reverse, the same question about other people
-    people       as taught against in reverse, the same people asked another question
+    family       a diffusion model against an autoregressive one, same prompts
+    steps        the most denoising steps against fewer, same prompts
+    question     same direction against reverse direction, same question about other people
+    people       same direction against reverse direction, same people and another question
 
-    `agree` is the share of prompts marked alike, where the prompts are the same. `families` is {model: family}.
+    `agree` is the share of prompts on which both are right or both wrong, if the prompts are the same. `families` is
+    {model: family}.
     """
-    answered = {
-        Answers(model, split, None if pd.isna(steps) else int(steps)): rows
-        for (model, split, steps), rows in _groups(completions, "model", "split", "steps")
+    rows_of = {
+        Condition(model, split, None if pd.isna(steps) else int(steps)): rows
+        for (model, split, steps), rows in _group_by(completions, "model", "split", "steps")
     }
     records = []
-    for kind, one, other in _pairs(answered, families):
-        first, second = answered[one], answered[other]
+    for contrast, one, other in _list_contrasts(rows_of, families):
+        first, second = rows_of[one], rows_of[other]
         seeds = set(first.seed) & set(second.seed)
         first, second = (rows[rows.seed.isin(seeds)] for rows in (first, second))
         samples = [_sample(rows, rows.correct) for rows in (first, second)]
-        found = contrasts.difference(*samples, contrasts.CHANGES)
-        alike = first.merge(second, on=["seed", "fact", "prompt"])
+        difference = contrasts.difference(*samples, contrasts.CHANGES)
+        paired = first.merge(second, on=["seed", "fact", "prompt"])
         records.append(
-            {"contrast": kind, **one._asdict()}
+            {"contrast": contrast, **one._asdict()}
             | {f"against_{name}": value for name, value in other._asdict().items()}
             | {"seeds": len(seeds), "n": len(first)}
             | {"first": first.correct.mean(), "second": second.correct.mean()}
-            | {"difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
-            | {"agree": (alike.correct_x == alike.correct_y).mean() if one.split == other.split else math.nan}
+            | {"difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
+            | {"agree": (paired.correct_x == paired.correct_y).mean() if one.split == other.split else math.nan}
         )
-    columns = ["contrast", *Answers._fields, *(f"against_{name}" for name in Answers._fields)]
+    columns = ["contrast", *Condition._fields, *(f"against_{name}" for name in Condition._fields)]
     columns += ["seeds", "n", "first", "second", "difference", "ci_low", "ci_high", "agree"]
     return pd.DataFrame(records, columns=columns).astype({"steps": "Int64", "against_steps": "Int64"})
 
 
-def _pairs(answered, families):
-    """(contrast, answers, the answers they are compared with), for what there is."""
-    most = {
-        model: max((one.steps for one in answered if one.model == model and one.steps), default=None)
+def _list_contrasts(conditions, families):
+    """Yield (contrast, condition, the condition to compare it with)."""
+    max_steps = {
+        model: max((one.steps for one in conditions if one.model == model and one.steps), default=None)
         for model in families
     }
-    for one in answered:
-        for other in answered:
-            last = one.steps == most[one.model] and other.steps == most[other.model]
+    for one in conditions:
+        for other in conditions:
+            have_most = one.steps == max_steps[one.model] and other.steps == max_steps[other.model]
             if one.split == other.split and (families[one.model], families[other.model]) == FAMILY_PAIR:
                 yield "family", one, other
-            elif one[:2] == other[:2] and one.steps == most[one.model] and one.steps != other.steps:
+            elif one[:2] == other[:2] and one.steps == max_steps[one.model] and one.steps != other.steps:
                 yield "steps", one, other
-            elif one.model == other.model and last and (one.split, other.split) in TURNED:
-                yield TURNED[one.split, other.split], one, other
+            elif one.model == other.model and have_most and (one.split, other.split) in REVERSALS:
+                yield REVERSALS[one.split, other.split], one, other
 
 
 def likelihood(comparisons):
     """The likelihood test per model, seed and split: is the right completion more likely than a wrong one?
 
-    `difference` and `right_more_likely` have intervals. `sampling_error` is the part of the difference's uncertainty
-    that more samples of the masks would remove.
+    `difference` is in nats, `right_more_likely` the share of prompts; both have intervals. `sampling_error` is the part
+    of the difference's standard error that more samples of the masks would remove.
     """
     records = []
-    for (name, seed, split), rows in _groups(comparisons, "model", "seed", "split"):
+    for (name, seed, split), rows in _group_by(comparisons, "model", "seed", "split"):
         difference = contrasts.mean(_sample(rows, rows.right - rows.wrong))
         preferred = contrasts.mean(_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
         records.append(
-            _of(name, seed, split)
+            _key_columns(name, seed, split)
             | {"kind": rows.kind.iloc[0], "n": len(rows), "facts": rows.fact.nunique()}
             | {"right": rows.right.mean(), "wrong": rows.wrong.mean()}
             | {"difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
@@ -189,15 +192,15 @@ def likelihood(comparisons):
 
 
 def _sample(rows, values):
-    """The `contrasts.Sample` of rows; templates of different questions are different ones."""
-    asked = rows.split.map(lambda split: ANY_SPLIT[split].direction if split in ANY_SPLIT else split)
-    return contrasts.Sample(values, rows.fact, asked + " " + rows.template.astype(str))
+    """The `contrasts.Sample` of rows; a template is known by its number and the direction of its question."""
+    direction = rows.split.map(lambda split: ANY_SPLIT[split].direction if split in ANY_SPLIT else split)
+    return contrasts.Sample(values, rows.fact, direction + " " + rows.template.astype(str))
 
 
-def _groups(table, *keys):
+def _group_by(table, *keys):
     return table.groupby(list(keys), sort=False, dropna=False)
 
 
-def _of(model, seed, split):
+def _key_columns(model, seed, split):
     file = ANY_SPLIT[split].file if split in ANY_SPLIT else split
     return {"model": model, "seed": seed, "split": split, "file": file}
