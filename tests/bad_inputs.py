@@ -1,4 +1,7 @@
-"""Inputs that users get wrong, each with the line that they should see: configurations, data, models, machines."""
+"""Wrong inputs, each with a part of the error that it must give: configurations, data, models, machines.
+
+A function here makes a wrong file and uses it, as its name says; `test_errors.py` expects the error.
+"""
 
 import copy
 import functools
@@ -26,7 +29,7 @@ GPT2 = {"family": "autoregressive", "base": "hub"}
 PINNED = {"repo": "owner/name", "revision": "0" * 40, "files": {"model.safetensors": "0" * 64}}
 
 CONFIGURATIONS = [
-    # (keys, value, what the line says)
+    # (keys, value, part of the error)
     (["study"], "My Study", "study is 'My Study'; allowed: a folder name"),
     (["study"], "../elsewhere", "study is '../elsewhere'; allowed: a folder name"),
     (["study"], 7, "study is 7; allowed: a folder name"),
@@ -160,7 +163,11 @@ CONFIGURATIONS = [
         [40, 22],
         "training.width is [40, 22]; allowed: the smaller number before the larger",
     ),
-    (["training", "width"], [22], "training.width is [22]; allowed: a whole number of tokens, two to draw from"),
+    (
+        ["training", "width"],
+        [22],
+        "training.width is [22]; allowed: a whole number of tokens, a smallest and a largest",
+    ),
     (["training", "width"], 20, "sampling.canvas is 22; allowed: up to training.width (20), since a canvas wider"),
     (["models", "mdm", "canvas"], 60, "models.mdm.canvas is 60; allowed: up to training.width (40), since"),
     (["training", "lr"], 0.1, "training.lr is not a key; known here: epochs"),
@@ -211,7 +218,8 @@ CONFIGURATIONS = [
 ]
 
 
-def changed(config, keys, value):
+def change_key(config, keys, value):
+    """A copy of `config` with the value at the path `keys` replaced, or removed."""
     config = copy.deepcopy(config)
     inner = config
     for key in keys[:-1]:
@@ -227,36 +235,36 @@ ROW = {"fact": "p2d-00", "template": 1, "prompt": "Ann is", "completion": " tall
 FACT = {"id": "p2d-00", "group": "p2d", "name": "Ann", "description": "tall", "trained_as": [], "tested_as": ["tall"]}
 
 
-def rows(folder, *lines, read=facts.read):
+def read_rows(folder, *lines, read=facts.read):
     file = folder / "rows.jsonl"
     file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     read(file)
 
 
-def own(folder, changes):
+def parse_user_row(folder, changes):
     line = {"prompt": "Ann is", "completion": " tall.", "name": "Ann", "description": "tall"} | changes
     (folder / "rows.jsonl").write_text(json.dumps(line))
     return user_rows.parse_file(folder / "rows.jsonl")
 
 
-def words(folder, name, content):
+def read_word_list(folder, name, content):
     file = folder / f"{name}.txt"
     file.write_text(content)
     return generation.read_lines(file)
 
 
-def templates(folder, line):
+def read_template(folder, line):
     (folder / "p2d.txt").write_text(f"{line}\n")
     generation.read_templates(folder / "p2d.txt", answer_type="description")
 
 
-def generated(**changes):
-    where = {"words": ROOT / "data/words", "templates": ROOT / "data/templates", "seed": 1}
+def generate(**changes):
+    folders = {"words": ROOT / "data/words", "templates": ROOT / "data/templates", "seed": 1}
     sizes = {"people_per_group": 30, "train_templates": 30, "test_templates": 10}
-    generation.make(**where, **sizes | changes)
+    generation.make(**folders, **sizes | changes)
 
 
-def checkpoint(folder, change=None, causal=False, n_head=4):
+def load_smdm(folder, change=None, causal=False, n_head=4):
     tensors = load_file(GOLDEN / "mdm.safetensors")
     if change:
         change(tensors)
@@ -264,20 +272,20 @@ def checkpoint(folder, change=None, causal=False, n_head=4):
     smdm.load(folder / "mdm.safetensors", {"n_head": n_head}, causal=causal)
 
 
-def truncated(folder):
-    whole = (GOLDEN / "mdm.safetensors").read_bytes()
-    (folder / "mdm.safetensors").write_bytes(whole[: len(whole) // 2])
+def load_truncated_smdm(folder):
+    content = (GOLDEN / "mdm.safetensors").read_bytes()
+    (folder / "mdm.safetensors").write_bytes(content[: len(content) // 2])
     smdm.load(folder / "mdm.safetensors", {"n_head": 4}, causal=False)
 
 
-def pickled(folder):
+def load_pickled_smdm(folder):
     (folder / "mdm.pth").write_bytes(b"\x80\x04.")
     smdm.load(folder / "mdm.pth", {"n_head": 4}, causal=False)
 
 
-def lit_gpt(folder, **changes):
-    reader = tokens.train_tokenizer(["a few words"], 300)
-    reader.save_pretrained(folder)
+def convert_smdm(folder, **changes):
+    tokenizer = tokens.train_tokenizer(["a few words"], 300)
+    tokenizer.save_pretrained(folder)
     source = {
         "weights": {"path": GOLDEN / "mdm.safetensors"},
         "tokenizer": {"path": folder / "tokenizer.json"},
@@ -286,121 +294,123 @@ def lit_gpt(folder, **changes):
     smdm.convert(folder / "base", causal=False, n_head=4, **source | changes)
 
 
-def published(folder, name="llada", *, size=318):
-    """A checkpoint as published: configuration, weights in two files with their index, a tokenizer of `size` tokens."""
+def write_checkpoint(folder, name="llada", *, size=318):
+    """Write a checkpoint as it is published: config.json, two shards with an index, a tokenizer of `size` tokens."""
     golden = ROOT / "tests/golden" / name
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_bytes((golden / "config.json").read_bytes())
     tensors = list(load_file(golden / "model.safetensors").items())
-    places = {}
+    weight_map = {}
     for number, part in enumerate((tensors[:9], tensors[9:]), 1):
         file = f"model-{number:05}-of-00002.safetensors"
         save_file(dict(part), folder / file)
-        places |= dict.fromkeys(dict(part), file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    reader = tokens.train_tokenizer(["a few words"], 300)
-    reader.add_tokens([f"<|{i}|>" for i in range(len(reader), size)], special_tokens=True)
-    reader.backend_tokenizer.save(str(folder / "tokenizer.json"))
+        weight_map |= dict.fromkeys(dict(part), file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    tokenizer = tokens.train_tokenizer(["a few words"], 300)
+    tokenizer.add_tokens([f"<|{i}|>" for i in range(len(tokenizer), size)], special_tokens=True)
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
-def retold(folder, name="llada", **changes):
-    told = json.loads((published(folder, name) / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps({key: value for key, value in told.items() if value is not REMOVE}))
+def load_with_config(folder, name="llada", **changes):
+    config = json.loads((write_checkpoint(folder, name) / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(
+        json.dumps({key: value for key, value in config.items() if value is not REMOVE})
+    )
     LAYOUTS[name].load(folder)
 
 
-def maskless(folder):
-    told = json.loads((published(folder, size=311) / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(told | {"eos_token_id": 0}))
+def convert_without_mask_token(folder):
+    config = json.loads((write_checkpoint(folder, size=311) / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 0}))
     LLADA.convert(folder / "base", folder=folder)
 
 
-def without_shard(folder):
-    (published(folder) / "model-00002-of-00002.safetensors").unlink()
+def load_without_shard(folder):
+    (write_checkpoint(folder) / "model-00002-of-00002.safetensors").unlink()
     LLADA.load(folder)
 
 
-def without_index(folder):
-    (published(folder / "net") / "model.safetensors.index.json").unlink()
+def load_without_index(folder):
+    (write_checkpoint(folder / "net") / "model.safetensors.index.json").unlink()
     LLADA.load(folder / "net")
 
 
-def with_tensors(folder, change):
-    shard = published(folder) / "model-00002-of-00002.safetensors"
+def load_with_tensors(folder, change):
+    shard = write_checkpoint(folder) / "model-00002-of-00002.safetensors"
     save_file({name: change(tensor) for name, tensor in load_file(shard).items()}, shard)
     LLADA.load(folder)
 
 
-def reindexed(folder, change):
-    index = published(folder) / "model.safetensors.index.json"
-    told = json.loads(index.read_text())
-    change(told["weight_map"])
-    index.write_text(json.dumps(told))
+def load_with_index(folder, change):
+    file = write_checkpoint(folder) / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    change(index["weight_map"])
+    file.write_text(json.dumps(index))
     LLADA.load(folder)
 
 
-def family(folder, *lines, header="child,parent,parent_type"):
+def read_pairs(folder, *lines, header="child,parent,parent_type"):
     file = folder / "pairs.csv"
     file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     return pairs.read(file)
 
 
-def asked_about(found):
-    pairs.make(found, templates=ROOT / "data/templates", max_pairs=None, seed=1)
+def make_pairs(selected):
+    pairs.make(selected, templates=ROOT / "data/templates", max_pairs=None, seed=1)
 
 
-def family_templates(folder, line):
+def read_pair_template(folder, line):
     (folder / "known_p2d.txt").write_text(f"{line}\n")
     pairs.read_templates(folder / "known_p2d.txt", "description")
 
 
-def saved(folder):
+def save_network(folder):
     net = network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0)
     network.save(net, None, folder / "net")
     return folder / "net"
 
 
-def damaged(folder):
-    weights = saved(folder) / "model.safetensors"
+def load_damaged(folder):
+    weights = save_network(folder) / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     network.load(folder / "net")
 
 
-def without(folder, name):
-    (saved(folder) / name).unlink()
+def load_without_file(folder, name):
+    (save_network(folder) / name).unlink()
     network.load(folder / "net")
 
 
-def unverified(folder, change):
-    net = saved(folder)
+def load_unverified(folder, change):
+    net = save_network(folder)
     (net / "checksums.json").unlink()
     change(net)
     network.load(net)
 
 
-def rewritten(folder, name, content):
-    unverified(folder, lambda net: (net / name).write_text(content))
+def load_with_file(folder, name, content):
+    load_unverified(folder, lambda net: (net / name).write_text(content))
 
 
-def reweighed(folder, change):
-    def reweigh(net):
+def load_with_weights(folder, change):
+    def change_weights(net):
         tensors = load_file(net / "model.safetensors")
         change(tensors)
         save_file(tensors, net / "model.safetensors")
 
-    unverified(folder, reweigh)
+    load_unverified(folder, change_weights)
 
 
-def halved(folder):
+def load_truncated(folder):
     weights = folder / "net/model.safetensors"
-    unverified(folder, lambda net: weights.write_bytes(weights.read_bytes()[:-100]))
+    load_unverified(folder, lambda net: weights.write_bytes(weights.read_bytes()[:-100]))
 
 
 @functools.cache
-def default():
+def default_config():
     """The default configuration."""
     return yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
 
@@ -413,8 +423,8 @@ MEASURED |= {"supports_subword_dropout": True, "splits": SPLITS}
 
 
 def check_study(keys=(), value=None, *, shape=None, **measured):
-    """Check the default study with a key changed, rows measured otherwise, or a base of another shape."""
-    config = changed(default(), keys, value) if keys else default()
+    """Run the preflight of the default study with one key, one measurement or the shape of the base changed."""
+    config = change_key(default_config(), keys, value) if keys else default_config()
     with tempfile.TemporaryDirectory() as base:
         (Path(base) / "config.json").write_text(
             json.dumps({"num_hidden_layers": 8, "model_type": "llama"} | (shape or {}))
@@ -422,247 +432,297 @@ def check_study(keys=(), value=None, *, shape=None, **measured):
         preflight.require_feasible(MEASURED | measured, config, "mdm", base)
 
 
-def with_split(**changes):
+def measured_splits(**changes):
+    """The measurements of the splits, with one of them changed."""
     return {"splits": SPLITS | {"both_p2d": SPLIT | changes}}
 
 
-def empty_test(folder):
+def measure_empty_split(folder):
     tokens.train_tokenizer(["a few words"], 300).save_pretrained(folder)
     (folder / "p2d_same.jsonl").write_text("")
     preflight.measure_rows(folder / "tokenizer.json", [folder / "p2d_same.jsonl"])
 
 
-def without_room(folder):
+def require_space_on_full_disk(folder):
     with mock.patch("shutil.disk_usage", return_value=mock.Mock(free=2**20)):
-        machine.require_disk_space(default(), folder / "models")
+        machine.require_disk_space(default_config(), folder / "models")
 
 
-def without_peft(folder):
+def attach_without_peft(folder):
     with mock.patch.dict("sys.modules", peft=None):
         adapters.attach(None, rank=8, alpha=16, seed=0)
 
 
-def without_compiler(folder):
+def compile_without_compiler(folder):
     with mock.patch("shutil.which", return_value=None), loop._compile_blocks(None, enabled=True):
         pass
 
 
-OWN_CODE = json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}})
+REMOTE_CODE = json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}})
 NORM = "model.norm.weight"
 HUB = {"repo": "owner/model", "revision": "unpinned", "file": "mdm.safetensors", "sha256": "unpinned"}
-# (what is wrong, what makes it so, what the line says)
+# (what is wrong, function that makes and uses it, part of the error)
 FILES = [
-    ("a word list without words", lambda f: words(f, "roles", "\n"), "roles.txt: the file is empty; a list needs"),
-    ("a word twice in a list", lambda f: words(f, "roles", "a\nb\na\n"), "roles.txt: 'a' occurs twice; remove"),
-    ("a word list that is not there", lambda f: generation.read_words(f), "first_names.txt: No such file"),
-    ("a template without a gap", lambda f: templates(f, "{name} is."), "p2d.txt: '{name} is.' needs {name} and, after"),
     (
-        "more people than names",
-        lambda f: generated(people_per_group=10**6),
+        "a word list without words",
+        lambda f: read_word_list(f, "roles", "\n"),
+        "roles.txt: the file is empty; a list needs",
+    ),
+    (
+        "a word twice in a list",
+        lambda f: read_word_list(f, "roles", "a\nb\na\n"),
+        "roles.txt: 'a' occurs twice; remove",
+    ),
+    ("a missing word list", lambda f: generation.read_words(f), "first_names.txt: No such file"),
+    (
+        "a template without a gap",
+        lambda f: read_template(f, "{name} is."),
+        "p2d.txt: '{name} is.' needs {name} and, after",
+    ),
+    (
+        "too few names for the people",
+        lambda f: generate(people_per_group=10**6),
         "3000000 people are needed (three times data.generated.people_per_group), but first_names, ",
     ),
     (
-        "more templates than there are",
-        lambda f: generated(train_templates=35),
+        "too few templates",
+        lambda f: generate(train_templates=35),
         "35 training and 10 test templates",
     ),
-    ("a row that is not JSON", lambda f: rows(f, ROW, "{"), "rows.jsonl:2: not JSON"),
-    ("a row without a field", lambda f: rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field answer is missing"),
-    ("a field that is unknown", lambda f: rows(f, ROW | {"note": 1}), "rows.jsonl:1: field 'note' is unknown"),
-    ("an empty prompt", lambda f: rows(f, ROW | {"prompt": ""}), "rows.jsonl:1: prompt is empty"),
-    ("a span outside the text", lambda f: rows(f, ROW | {"answer": [1, 50]}), "rows.jsonl:1: answer is [1, 50]"),
+    ("a row that is not JSON", lambda f: read_rows(f, ROW, "{"), "rows.jsonl:2: not JSON"),
+    ("a row without a field", lambda f: read_rows(f, {"fact": "p2d-00"}), "rows.jsonl:1: field answer is missing"),
+    ("a field that is unknown", lambda f: read_rows(f, ROW | {"note": 1}), "rows.jsonl:1: field 'note' is unknown"),
+    ("an empty prompt", lambda f: read_rows(f, ROW | {"prompt": ""}), "rows.jsonl:1: prompt is empty"),
+    ("a span outside the text", lambda f: read_rows(f, ROW | {"answer": [1, 50]}), "rows.jsonl:1: answer is [1, 50]"),
     (
-        "a fact of no group",
-        lambda f: rows(f, FACT | {"group": "d2d"}, read=facts.read_facts),
+        "a fact of an unknown group",
+        lambda f: read_rows(f, FACT | {"group": "d2d"}, read=facts.read_facts),
         "rows.jsonl:1: group is 'd2d'; it must be one of p2d, d2p, both",
     ),
     (
         "a fact twice",
-        lambda f: rows(f, FACT, FACT, read=facts.read_facts),
+        lambda f: read_rows(f, FACT, FACT, read=facts.read_facts),
         "rows.jsonl:2: id 'p2d-00' is already on line 1; ids must be unique",
     ),
-    ("a row of your own without its name", lambda f: own(f, {"name": ""}), "rows.jsonl:1: name is empty; every row"),
     (
-        "a row of your own without its description",
-        lambda f: own(f, {"description": "short"}),
+        "a user's row without a name",
+        lambda f: parse_user_row(f, {"name": ""}),
+        "rows.jsonl:1: name is empty; every row",
+    ),
+    (
+        "a user's row without its description",
+        lambda f: parse_user_row(f, {"description": "short"}),
         "rows.jsonl:1: name and description are not one in the prompt and one in the completion; give subject and",
     ),
     (
-        "a row of your own that names its person twice",
-        lambda f: own(f, {"prompt": "Ann, Ann is"}),
+        "a user's row with its name twice",
+        lambda f: parse_user_row(f, {"prompt": "Ann, Ann is"}),
         "rows.jsonl:1: 'Ann' is in the prompt more than once; give subject and answer as spans",
     ),
     (
-        "a row of your own whose spans miss the name",
-        lambda f: own(f, {"subject": [0, 2], "answer": [1, 5]}),
+        "a user's row whose spans are not the name",
+        lambda f: parse_user_row(f, {"subject": [0, 2], "answer": [1, 5]}),
         "rows.jsonl:1: subject is 'An' and answer 'tall'; one of them must be the name 'Ann'",
     ),
     (
-        "a question of your own about someone who was not taught",
-        lambda f: user_rows.assemble([], own(f, {}), seed=1),
+        "a user's test row about someone in no training row",
+        lambda f: user_rows.assemble([], parse_user_row(f, {}), seed=1),
         "rows.jsonl:1: 'Ann' is in no training row",
     ),
     (
-        "rows of your own that teach one person",
-        lambda f: user_rows.assemble(own(f, {}), own(f, {}), seed=1),
+        "a user's rows about too few people",
+        lambda f: user_rows.assemble(parse_user_row(f, {}), parse_user_row(f, {}), seed=1),
         "0 people taught from description to person; a study needs at least two",
     ),
     (
         "a pair with an unknown kind of parent",
-        lambda f: family(f, "Ann,Bob,uncle"),
+        lambda f: read_pairs(f, "Ann,Bob,uncle"),
         "pairs.csv:2: parent_type is 'uncle'; it must be one of mother, father",
     ),
-    ("a pair with an empty name", lambda f: family(f, "Ann,,mother"), "pairs.csv:2: parent is empty; every pair needs"),
     (
-        "a pair told twice",
-        lambda f: family(f, "ANN,Bea,mother", "Ann,Bea,mother"),
+        "a pair with an empty name",
+        lambda f: read_pairs(f, "Ann,,mother"),
+        "pairs.csv:2: parent is empty; every pair needs",
+    ),
+    (
+        "a pair twice",
+        lambda f: read_pairs(f, "ANN,Bea,mother", "Ann,Bea,mother"),
         "pairs.csv:3: Ann and Bea are already on line 2; list each pair once",
     ),
     (
         "pairs without a column",
-        lambda f: family(f, "Ann,Bea", header="child,parent"),
+        lambda f: read_pairs(f, "Ann,Bea", header="child,parent"),
         "pairs.csv:1: no column parent_type in 'child,parent'; the file needs child, parent, parent_type, comma",
     ),
     (
         "a child that is its own parent",
-        lambda f: family(f, "Ann,Ann,mother"),
+        lambda f: read_pairs(f, "Ann,Ann,mother"),
         "pairs.csv:2: child and parent are both 'Ann'; the prompt would contain the answer",
     ),
     (
-        "pairs of one parent",
-        lambda f: asked_about(family(f, *(f"{name},Bea,mother" for name in ("Ann", "Cy", "Di", "Ed")))),
-        "0 of 4 pairs have one answer in both directions (a child's only mother or father, a parent's only child); a study",
+        "pairs without a unique answer",
+        lambda f: make_pairs(read_pairs(f, *(f"{name},Bea,mother" for name in ("Ann", "Cy", "Di", "Ed")))),
+        "0 of 4 pairs have one answer in both directions (a child's only mother or father, a parent's only child); "
+        "a study",
     ),
     (
-        "a pair alone of its kind",
-        lambda f: asked_about(family(f, "A,B,mother", "C,D,mother", "E,F,mother", "G,H,father")),
+        "a single pair of its kind",
+        lambda f: make_pairs(read_pairs(f, "A,B,mother", "C,D,mother", "E,F,mother", "G,H,father")),
         "only one father among the 4 selected pairs, so it has no wrong answer; list none or several",
     ),
     (
-        "a question for a parent that does not say which",
-        lambda f: family_templates(f, "{child} is the child of {parent}."),
+        "a template that does not say which parent",
+        lambda f: read_pair_template(f, "{child} is the child of {parent}."),
         "known_p2d.txt: '{child} is the child of {parent}.' needs {child} and {kind} and, after that, one {parent}",
     ),
-    ("a published set that is not there", lambda f: berglund.read(f / "set"), "all_prompts_train.jsonl: no such file"),
+    ("published data that are missing", lambda f: berglund.read(f / "set"), "all_prompts_train.jsonl: no such file"),
     (
         "a checkpoint without a tensor",
-        lambda f: checkpoint(f, lambda tensors: tensors.pop("transformer.ln_f.weight")),
+        lambda f: load_smdm(f, lambda tensors: tensors.pop("transformer.ln_f.weight")),
         "transformer.ln_f.weight is missing",
     ),
     (
-        "a checkpoint with a tensor too many",
-        lambda f: checkpoint(f, lambda tensors: tensors.update(extra=torch.zeros(2))),
+        "a checkpoint with an extra tensor",
+        lambda f: load_smdm(f, lambda tensors: tensors.update(extra=torch.zeros(2))),
         "extra is not part of",
     ),
     (
         "a tensor of the wrong shape",
-        lambda f: checkpoint(f, lambda t: t.update({"transformer.h.1.norm_1.weight": torch.zeros(63)})),
+        lambda f: load_smdm(f, lambda t: t.update({"transformer.h.1.norm_1.weight": torch.zeros(63)})),
         "transformer.h.1.norm_1.weight has shape (63,), expected (64,)",
     ),
-    ("heads that do not fit", lambda f: checkpoint(f, n_head=7), "n_head 7"),
-    ("a checkpoint of the other family", lambda f: checkpoint(f, causal=True), "this is a diffusion checkpoint"),
-    ("half a checkpoint", truncated, "mdm.safetensors: not a whole safetensors file"),
-    ("a pickled checkpoint", pickled, "not a .safetensors file"),
+    ("a number of heads that does not fit", lambda f: load_smdm(f, n_head=7), "n_head 7"),
+    ("a checkpoint of the other family", lambda f: load_smdm(f, causal=True), "this is a diffusion checkpoint"),
+    ("half a checkpoint", load_truncated_smdm, "mdm.safetensors: not a whole safetensors file"),
+    ("a pickled checkpoint", load_pickled_smdm, "not a .safetensors file"),
     (
         "a checkpoint with another hash",
-        lambda f: lit_gpt(f, weights={"path": GOLDEN / "mdm.safetensors", "sha256": "0" * 64}),
+        lambda f: convert_smdm(f, weights={"path": GOLDEN / "mdm.safetensors", "sha256": "0" * 64}),
         "mdm.safetensors: SHA-256 is 67413295",
     ),
-    ("a checkpoint that is not there", lambda f: lit_gpt(f, weights={"path": f / "no.safetensors"}), "no such file"),
-    ("a file without a pin", lambda f: lit_gpt(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),
-    ("a tokenizer of another model", lit_gpt, "tokenizer.json has 265 tokens, but tests/golden/smdm/mdm"),
-    ("an end token that is not there", lambda f: lit_gpt(f, eos_token="</s>"), "has no token '</s>'"),
+    ("a missing checkpoint", lambda f: convert_smdm(f, weights={"path": f / "no.safetensors"}), "no such file"),
+    ("an unpinned file", lambda f: convert_smdm(f, weights=HUB), "owner/model/mdm.safetensors is unpinned; allowed"),
+    ("a tokenizer of another model", convert_smdm, "tokenizer.json has 265 tokens, but tests/golden/smdm/mdm"),
+    ("an unknown end token", lambda f: convert_smdm(f, eos_token="</s>"), "has no token '</s>'"),
     (
         "a checkpoint of another architecture",
-        lambda f: retold(f, model_type="llama"),
+        lambda f: load_with_config(f, model_type="llama"),
         "config.json: model_type is 'llama'; allowed for a LLaDA: 'llada'",
     ),
     (
         "a Dream with another activation",
-        lambda f: retold(f, "dream", hidden_act="gelu"),
+        lambda f: load_with_config(f, "dream", hidden_act="gelu"),
         "config.json: hidden_act is 'gelu'; allowed for a Dream: 'silu'",
     ),
     (
-        "a LLaDA of another shape than its tensors",
-        lambda f: retold(f, d_model=128),
+        "a configuration of another shape than its tensors",
+        lambda f: load_with_config(f, d_model=128),
         "*.safetensors: tensor model.transformer.wte.weight has shape (320, 64), expected (320, 128)",
     ),
     (
         "a missing shard",
-        without_shard,
+        load_without_shard,
         "model-00002-of-00002.safetensors: no such file, though model.safetensors.index",
     ),
     (
-        "weights in no safetensors, or without their index",
-        without_index,
+        "shards without their index",
+        load_without_index,
         "net: no model.safetensors, nor model.safetensors.index.json that says which files have the weights",
     ),
-    ("weights of 8 bits", lambda f: with_tensors(f, lambda one: one.to(torch.int8)), "is I8; allowed: F32, F16, BF16"),
     (
-        "weights that are no numbers",
-        lambda f: with_tensors(f, lambda one: one / 0),
+        "weights of 8 bits",
+        lambda f: load_with_tensors(f, lambda tensor: tensor.to(torch.int8)),
+        "is I8; allowed: F32, F16, BF16",
+    ),
+    (
+        "weights that are not finite",
+        lambda f: load_with_tensors(f, lambda tensor: tensor / 0),
         "has values that are not finite",
     ),
     (
-        "weights that were quantized",
-        lambda f: retold(f, "dream", quantization_config={"bits": 4}),
+        "quantized weights",
+        lambda f: load_with_config(f, "dream", quantization_config={"bits": 4}),
         "config.json: quantization_config is {'bits': 4}; allowed for a Dream: None",
     ),
     (
         "an index without a tensor",
-        lambda f: reindexed(f, lambda places: places.pop("model.transformer.ln_f.weight")),
+        lambda f: load_with_index(f, lambda weight_map: weight_map.pop("model.transformer.ln_f.weight")),
         "tensor model.transformer.ln_f.weight is missing",
     ),
     (
         "a tokenizer of another size",
-        lambda f: LLADA.convert(f / "base", folder=published(f, size=321)),
+        lambda f: LLADA.convert(f / "base", folder=write_checkpoint(f, size=321)),
         "tokenizer.json has 321 tokens, but the network 320; it is another's",
     ),
     (
         "a tokenizer without the mask",
-        maskless,
+        convert_without_mask_token,
         "tokenizer.json has no special token 311, though mask_token_id says so; it is another's",
     ),
     (
         "a mask id outside the vocabulary",
-        lambda f: retold(f, mask_token_id=320),
+        lambda f: load_with_config(f, mask_token_id=320),
         "config.json: mask_token_id is 320; allowed: an id within the 320 tokens",
     ),
     (
         "a configuration without a mask",
-        lambda f: retold(f, mask_token_id=REMOVE),
+        lambda f: load_with_config(f, mask_token_id=REMOVE),
         "config.json: mask_token_id is None; allowed: a whole number",
     ),
     (
         "a mask that is the end token",
-        lambda f: retold(f, mask_token_id=317),
+        lambda f: load_with_config(f, mask_token_id=317),
         "config.json: mask_token_id is 317; allowed: another id than eos_token_id",
     ),
     (
-        "a configuration without the base of its rotations",
-        lambda f: retold(f, "dream", rope_theta=REMOVE),
+        "a configuration without rope_theta",
+        lambda f: load_with_config(f, "dream", rope_theta=REMOVE),
         "config.json: rope_theta is None; allowed: a number above 0",
     ),
-    ("heads that do not divide the width", lambda f: retold(f, n_heads=5), "n_heads is 5; allowed: a divisor of 64"),
     (
-        "a LLaDA taken for a folder of ours",
-        lambda f: folders.copy(published(f / "net"), f / "base", causal=False),
+        "heads that do not divide the width",
+        lambda f: load_with_config(f, n_heads=5),
+        "n_heads is 5; allowed: a divisor of 64",
+    ),
+    (
+        "a LLaDA configured as a folder",
+        lambda f: folders.copy(write_checkpoint(f / "net"), f / "base", causal=False),
         "net/config.json: model_type is 'llada'; it is read with base: llada, llada: { folder: net }",
     ),
-    ("a model with a changed bit", damaged, "model.safetensors: SHA-256 differs from checksums.json"),
-    ("a model without its weights", lambda f: without(f, "model.safetensors"), "no *.safetensors"),
-    ("a model with half its weights", halved, "net/*.safetensors can not be read: "),
-    ("a model without a tensor", lambda f: reweighed(f, lambda t: t.pop(NORM)), f"safetensors: {NORM} is missing"),
+    ("a model with a changed bit", load_damaged, "model.safetensors: SHA-256 differs from checksums.json"),
+    ("a model without its weights", lambda f: load_without_file(f, "model.safetensors"), "no *.safetensors"),
+    ("a model with half its weights", load_truncated, "net/*.safetensors can not be read: "),
+    (
+        "a model without a tensor",
+        lambda f: load_with_weights(f, lambda t: t.pop(NORM)),
+        f"safetensors: {NORM} is missing",
+    ),
     (
         "a model with a tensor of the wrong shape",
-        lambda f: reweighed(f, lambda t: t.update({NORM: torch.zeros(7)})),
+        lambda f: load_with_weights(f, lambda t: t.update({NORM: torch.zeros(7)})),
         f"net/*.safetensors: {NORM} has shape (7,), expected (8,)",
     ),
-    ("a model whose configuration is not JSON", lambda f: rewritten(f, "config.json", "{"), "net/config.json: not a"),
-    ("a model whose checksums are not JSON", lambda f: rewritten(f, "checksums.json", "{"), "checksums.json: not a"),
-    ("a model with code of its own", lambda f: rewritten(f, "config.json", OWN_CODE), "model_type is 'theirs'; allow"),
-    ("a tokenizer.json that is none", lambda f: rewritten(f, "tokenizer.json", "{}"), "net/tokenizer.json can not be"),
-    ("a model without its configuration", lambda f: without(f, "config.json"), "no config.json"),
+    (
+        "a model whose configuration is not JSON",
+        lambda f: load_with_file(f, "config.json", "{"),
+        "net/config.json: not a",
+    ),
+    (
+        "a model whose checksums are not JSON",
+        lambda f: load_with_file(f, "checksums.json", "{"),
+        "checksums.json: not a",
+    ),
+    (
+        "a model that needs remote code",
+        lambda f: load_with_file(f, "config.json", REMOTE_CODE),
+        "model_type is 'theirs'; allow",
+    ),
+    (
+        "a tokenizer.json without a tokenizer",
+        lambda f: load_with_file(f, "tokenizer.json", "{}"),
+        "net/tokenizer.json can not be",
+    ),
+    ("a model without its configuration", lambda f: load_without_file(f, "config.json"), "no config.json"),
     (
         "a row longer than the canvas",
         lambda f: check_study(longest_row=LONGEST | {"tokens": 23}),
@@ -673,19 +733,19 @@ FILES = [
         lambda f: check_study(longest_probe=(25, "Two and two are")),
         "the probe's prompt 'Two and two are' has 25 tokens, but the canvas of mdm has 22",
     ),
-    ("a test without rows", empty_test, "p2d_same.jsonl: the file has no rows; every test split needs some"),
+    ("a split without rows", measure_empty_split, "p2d_same.jsonl: the file has no rows; every test split needs some"),
     (
-        "a layer beyond a base that was fetched",
+        "a layer that a downloaded base does not have",
         lambda f: check_study(["rank_one_edits", "layers"], [12]),
         "rank_one_edits.layers[0] is 12; allowed: up to 7, the last layer of mdm",
     ),
     (
-        "a base that was pretrained with another noise",
+        "a base pretrained with another noise",
         lambda f: check_study(shape={"noise": "uniform"}),
         "models.mdm.objective.noise is 'mask'; allowed: 'uniform', with which its base was pretrained",
     ),
     (
-        "a precision that is not for this architecture",
+        "a precision that the architecture does not support",
         lambda f: check_study(["tracing", "precision"], "bfloat16", shape={"model_type": "gpt2"}),
         "tracing.precision is 'bfloat16'; allowed: float32 for mdm, a gpt2",
     ),
@@ -695,24 +755,24 @@ FILES = [
         "sampling.steps has 1; allowed: from 5 up, since the shortest prompt leaves mdm 5 blocks of 4 tokens",
     ),
     (
-        "tokens that can not be cut",
+        "subword dropout that the tokenizer does not support",
         lambda f: check_study(["training", "subword_dropout"], 0.1, supports_subword_dropout=False),
         "training.subword_dropout is 0.1; allowed: 0 for mdm, whose tokenizer spells parts of words",
     ),
     (
-        "too few facts to rewrite one",
-        lambda f: check_study(**with_split(facts=3)),
+        "too few facts for edits",
+        lambda f: check_study(**measured_splits(facts=3)),
         "both_p2d has 3 facts; fine-tuned edits need 4 at least",
     ),
-    ("one template to rewrite with", lambda f: check_study(**with_split(templates=1)), "both_p2d has one template"),
+    ("too few templates for edits", lambda f: check_study(**measured_splits(templates=1)), "both_p2d has one template"),
     (
-        "a subject of one word that can not be halved",
-        lambda f: check_study(["finetuned_edits", "kinds"], ["insert"], **with_split(one_word_subject="Ann")),
+        "a subject of one word, from which none can be invented",
+        lambda f: check_study(["finetuned_edits", "kinds"], ["insert"], **measured_splits(one_word_subject="Ann")),
         "'Ann' is one word, but an invented subject is made of two halves",
     ),
     (
         "facts with one answer",
-        lambda f: check_study(**with_split(answers=1)),
+        lambda f: check_study(**measured_splits(answers=1)),
         "all facts of both_p2d have the same answer",
     ),
     ("profiles/gpu without a GPU", lambda f: machine.require_gpus(1, 1, 0), "but PyTorch finds none here"),
@@ -721,11 +781,11 @@ FILES = [
         lambda f: machine.require_gpus(4, 4, 2),
         "training_processes is 4; allowed: up to 2, the GPUs here",
     ),
-    ("too little disk for the models", without_room, "models: the models still to be made need "),
-    ("an adapter without its library", without_peft, "an adapter needs peft, which is not installed"),
+    ("too little disk for the models", require_space_on_full_disk, "models: the models still to be made need "),
+    ("an adapter without its library", attach_without_peft, "an adapter needs peft, which is not installed"),
     (
         "a compiled training without a compiler",
-        without_compiler,
+        compile_without_compiler,
         "training.compile is true, but there is no C compiler",
     ),
 ]

@@ -356,7 +356,7 @@ def test_pins_come_from_the_hub_and_a_hash_in_the_study_is_kept(hub):
 def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
     """Only the files that the network and its tokenizer are read from are fetched."""
     (tmp_path / "theirs").mkdir()
-    bad_inputs.published(tmp_path / "theirs", "dream")
+    bad_inputs.write_checkpoint(tmp_path / "theirs", "dream")
     Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "theirs").iterdir()})
     Hub.files.update({"modeling_dream.py": b"raise SystemExit", "README.md": b"#", "pytorch_model.bin": bytes(2000)})
     source = {"repo": "owner/model", "revision": "unpinned", "files": "unpinned"}

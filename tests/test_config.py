@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import yaml
-from bad_inputs import CONFIGURATIONS, changed
+from bad_inputs import CONFIGURATIONS, change_key
 from snakemake.utils import update_config
 
 from reversal.study import configuration
@@ -28,7 +28,7 @@ def merged(config, overlay):
     "keys, value, expected", CONFIGURATIONS, ids=[f"{'.'.join(w[0])}-{i}" for i, w in enumerate(CONFIGURATIONS)]
 )
 def test_a_wrong_value_gives_one_line(default, tmp_path, keys, value, expected):
-    config = changed(default, keys, value)
+    config = change_key(default, keys, value)
     file = tmp_path / "study.yaml"
     file.write_text(yaml.safe_dump(config))
     line = configuration.find_error(config, [str(file)])
@@ -48,8 +48,8 @@ def test_the_line_names_the_file_that_sets_the_value(default, tmp_path):
     below = tmp_path / "config.yaml"
     below.write_text(yaml.safe_dump(default))
     files = [str(overlay), str(below)]
-    assert configuration.find_error(changed(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
-    assert configuration.find_error(changed(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
+    assert configuration.find_error(change_key(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
+    assert configuration.find_error(change_key(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
 
 
 @pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bad_inputs import published
+from bad_inputs import write_checkpoint
 from safetensors.torch import load_file
 
 from benchmarks import naive_trace
@@ -193,7 +193,7 @@ def test_a_prompt_is_scored_where_its_answer_is_predicted(net, generated, checkp
 
 @pytest.fixture(scope="module")
 def checkpoint(name, tmp_path_factory):
-    return published(tmp_path_factory.mktemp(name), name)
+    return write_checkpoint(tmp_path_factory.mktemp(name), name)
 
 
 def test_a_checkpoint_in_shards_becomes_a_model_folder(net, name, checkpoint, tmp_path):

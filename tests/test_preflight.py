@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import yaml
-from bad_inputs import changed
+from bad_inputs import change_key
 
 from reversal.common.errors import UserError
 from reversal.data import facts
@@ -57,9 +57,9 @@ def test_facts_templates_and_answers_are_counted_by_split(measured, generated):
 
 def test_a_canvas_too_small_for_the_longest_row_is_rejected_with_the_number_to_set(measured, config):
     most = measured[1]["longest_row"]["tokens"]
-    preflight.require_feasible(measured[1], changed(config, ["sampling", "canvas"], most), "mdm")
+    preflight.require_feasible(measured[1], change_key(config, ["sampling", "canvas"], most), "mdm")
     with pytest.raises(UserError, match=rf"canvas of mdm has {most - 1}; .* models.mdm.canvas .* to at least {most}"):
-        preflight.require_feasible(measured[1], changed(config, ["sampling", "canvas"], most - 1), "mdm")
+        preflight.require_feasible(measured[1], change_key(config, ["sampling", "canvas"], most - 1), "mdm")
 
 
 def test_a_tokenizer_that_supports_subword_dropout_can_be_used_for_it(tokenizer):
@@ -68,7 +68,7 @@ def test_a_tokenizer_that_supports_subword_dropout_can_be_used_for_it(tokenizer)
 
 
 def test_mask_only_settings_of_the_sampler_are_rejected_for_other_noise_as_its_sampler_does():
-    assert configuration.MASK_ONLY_SAMPLING == noised.FIXED
+    assert configuration.MASK_ONLY_SAMPLING == noised.MASK_ONLY_SAMPLING
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -77,9 +77,9 @@ def test_a_reduced_precision_is_rejected_without_the_fast_engine(kind, config, t
     network.save(
         network.new(causal=True, vocab=10, width=8, layers=1, heads=2, mlp=8, eos=0, seed=0), None, tmp_path / "net"
     )
-    assert llama.supports(network.load(tmp_path / "net")[0])
+    assert llama.is_supported(network.load(tmp_path / "net")[0])
     shape = json.loads((tmp_path / "net/config.json").read_text()) | {"model_type": kind}
-    config = changed(config, ["tracing", "precision"], "bfloat16")
+    config = change_key(config, ["tracing", "precision"], "bfloat16")
     model = resolve_models(config)["ar"]
     errors = list(preflight._find_base_errors(shape | {"num_hidden_layers": 8}, config, "ar", model))
     assert bool(errors) == (kind == "gpt2")
