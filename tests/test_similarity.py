@@ -6,9 +6,9 @@ from scipy import linalg, spatial, stats
 from reversal.common import contrasts
 from reversal.storage import similarity, vocabulary
 
-SIMILARITIES = [similarity.debiased_cka, similarity.rsa]
-NAME, DESCRIPTION = vocabulary.CONCEPTS.values()
-STATE = vocabulary.STATES["name"]
+STATISTICS = [similarity.debiased_cka, similarity.rsa]
+NAME, DESCRIPTION = vocabulary.PRIMARY_COMPARISONS.values()
+STATE = vocabulary.STATE_COMPARISONS["name"]
 VALUES = "fact: value"
 KINDS = ("output at subject", "value", "state at subject", "state at answer")
 
@@ -19,20 +19,22 @@ def rng():
 
 
 def planted(strength, rng, n=30, width=20, noise=0.1, parts=4):
-    """Sets of vectors that are `strength` parts shared and one part their own: at 0, unrelated memories.
+    """Vectors of each side that are `strength` parts shared and one part their own; at 0, the sides are unrelated.
 
-    Of each there are several parts, which differ by `noise`; two of values.
+    Each side has several parts, which differ by `noise`; values have two.
     """
     concept = rng.standard_normal((n, 6)) @ rng.standard_normal((6, width)) / 6**0.5
 
-    def seen(kind):
+    def make_side(kind):
         own = strength * concept + rng.standard_normal((n, width))
         return own + noise * rng.standard_normal((2 if kind == "value" else parts, n, width))
 
-    return {vocabulary.side(kind, way): seen(kind) for kind in KINDS for way in vocabulary.WAYS}
+    return {
+        vocabulary.side_name(kind, direction): make_side(kind) for kind in KINDS for direction in vocabulary.DIRECTIONS
+    }
 
 
-def rotation(dimensions, rng):
+def draw_rotation(dimensions, rng):
     return np.linalg.qr(rng.standard_normal((dimensions, dimensions)))[0]
 
 
@@ -42,33 +44,33 @@ def compare(arrays, rng, **options):
     return table.set_index(["comparison", "statistic"])
 
 
-def ranks(first, second, rng, components=6):
-    """Partner ranks (n, 2) and the folds they were found with."""
+def rank_partners(first, second, rng, components=6):
+    """Partner ranks (n, 2) and the folds in which facts are held out."""
     fold = similarity.assign_folds(np.zeros(len(first)), 5, rng)
-    located = similarity.locate({"first": first, "second": second}, fold, components)
-    return similarity.partner_ranks(located["first"], located["second"], fold), fold
+    projected = similarity.project_held_out({"first": first, "second": second}, fold, components)
+    return similarity.rank_partners(projected["first"], projected["second"], fold), fold
 
 
 # Closed cases
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_a_space_is_wholly_similar_to_itself_rotated_scaled_and_moved(similarity, rng):
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_a_space_has_similarity_1_with_itself_rotated_scaled_and_moved(statistic, rng):
     first = rng.standard_normal((30, 12))
-    assert similarity(first, first) == pytest.approx(1)
-    assert similarity(first, 7 * first @ rotation(12, rng) + 3) == pytest.approx(1)
+    assert statistic(first, first) == pytest.approx(1)
+    assert statistic(first, 7 * first @ draw_rotation(12, rng) + 3) == pytest.approx(1)
 
 
-def test_held_out_facts_are_found_after_any_rotation_scaling_and_move(rng):
+def test_held_out_facts_are_retrieved_after_any_rotation_scaling_and_shift(rng):
     first = rng.standard_normal((30, 6))
-    found, _ = ranks(first, 7 * first @ rotation(6, rng) + 3, rng)
-    assert (found == 1).all()
+    ranks, _ = rank_partners(first, 7 * first @ draw_rotation(6, rng) + 3, rng)
+    assert (ranks == 1).all()
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_similarity_does_not_depend_on_which_comes_first(similarity, rng):
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_similarity_is_symmetric(statistic, rng):
     first, second = rng.standard_normal((20, 9)), rng.standard_normal((20, 4))
-    assert similarity(first, second) == pytest.approx(similarity(second, first))
+    assert statistic(first, second) == pytest.approx(statistic(second, first))
 
 
 def test_rsa_is_scipys_spearman_of_scipys_distances(rng):
@@ -90,23 +92,23 @@ def test_debiased_cka_is_the_ratio_of_unbiased_dependences(rng):
     assert similarity.debiased_cka(first, second) == pytest.approx(expected)
 
 
-def test_with_few_facts_debiased_cka_sees_no_similarity_in_noise(rng):
+def test_with_few_facts_debiased_cka_of_noise_is_0(rng):
     pairs = [(rng.standard_normal((20, 200)), rng.standard_normal((20, 200))) for _ in range(30)]
     assert np.mean([similarity.debiased_cka(*pair) for pair in pairs]) == pytest.approx(0, abs=0.05)
 
 
-def test_nearness_is_one_for_the_same_vectors_moved_and_scaled_and_minus_a_share_for_unrelated_facts(rng):
+def test_cosine_similarity_is_1_for_the_same_vectors_moved_and_scaled_and_slightly_negative_for_unrelated_facts(rng):
     first = rng.standard_normal((20, 9))
     assert similarity.cosine_similarity(first, 5 * first + 3) == pytest.approx(1)
     assert similarity.cosine_similarity(first, -first) == pytest.approx(-1)
-    unit = similarity._standard(first)
-    turned = [similarity.cosine_similarity(first, first[np.roll(np.arange(20), shift)]) for shift in range(1, 20)]
-    assert np.mean(turned) == pytest.approx(-1 / 19)
+    unit = similarity._standardize(first)
+    rolled = [similarity.cosine_similarity(first, first[np.roll(np.arange(20), shift)]) for shift in range(1, 20)]
+    assert np.mean(rolled) == pytest.approx(-1 / 19)
     assert (unit**2).sum() == pytest.approx(1)
 
 
-def test_subspaces_overlap_wholly_with_themselves_and_not_with_their_complement(rng):
-    basis = rotation(10, rng)
+def test_subspaces_overlap_fully_with_themselves_and_not_with_their_complement(rng):
+    basis = draw_rotation(10, rng)
     first = rng.standard_normal((30, 3)) @ basis[:3]
     assert similarity.subspace_overlap(first, rng.standard_normal((30, 3)) @ basis[:3], 3) == pytest.approx(1)
     assert similarity.subspace_overlap(first, rng.standard_normal((30, 3)) @ basis[3:6], 3) == pytest.approx(
@@ -115,16 +117,16 @@ def test_subspaces_overlap_wholly_with_themselves_and_not_with_their_complement(
     assert np.isnan(similarity.subspace_overlap(first, rng.standard_normal((30, 10)), 4))
 
 
-def test_the_chance_of_overlap_is_that_of_random_subspaces(rng):
+def test_the_null_of_overlap_is_that_of_random_subspaces(rng):
     bases = np.linalg.qr(rng.standard_normal((2, 2000, 20, 4)))[0]
     naive = np.linalg.svd(bases[0].swapaxes(1, 2) @ bases[1], compute_uv=False).mean(-1)
-    assert stats.ks_2samp(naive, similarity.overlaps_by_chance(20, 4, 2000, rng)).pvalue > 0.01
+    assert stats.ks_2samp(naive, similarity.random_overlaps(20, 4, 2000, rng)).pvalue > 0.01
 
 
-# What is there is found, what is not is not
+# Level and power
 
 
-def test_unrelated_memories_are_called_symmetric_no_more_often_than_the_level_says():
+def test_the_tests_of_unrelated_sides_hold_their_level():
     seeds = 50
     tables = []
     for seed in range(seeds):
@@ -140,7 +142,7 @@ def test_unrelated_memories_are_called_symmetric_no_more_often_than_the_level_sa
         assert stats.kstest(p[STATE, statistic], "uniform").pvalue > 1e-3, statistic
 
 
-def test_a_shared_representation_is_found_and_grows_with_what_is_shared():
+def test_a_shared_representation_is_detected_and_similarity_grows_with_it():
     def averaged(strength):
         generators = map(np.random.default_rng, range(3))
         pairs = (NAME, STATE, VALUES)
@@ -149,15 +151,17 @@ def test_a_shared_representation_is_found_and_grows_with_what_is_shared():
 
     none, some, most = (averaged(strength) for strength in (0, 1, 6))
     for pair in (NAME, STATE, VALUES):
-        for statistic in set(vocabulary.STATISTICS) - {"subspace_overlap"} - ({"probe"} if pair != STATE else set()):
+        for statistic in (
+            set(vocabulary.STATISTICS) - {"subspace_overlap"} - ({"linear_probe"} if pair != STATE else set())
+        ):
             at = (pair, statistic)
             assert none.value[at] < some.value[at] < most.value[at], at
             assert most.p_value[at] < 0.02 < none.p_value[at], at
-    assert most.value[VALUES, "retrieval_at_1"] > 0.9 and most.value[STATE, "probe"] > 0.9
+    assert most.value[VALUES, "retrieval_at_1"] > 0.9 and most.value[STATE, "linear_probe"] > 0.9
 
 
 def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
-    """Two kinds of facts that lie apart in every space, and nothing else in common."""
+    """Two kinds of facts that differ in every space, and share nothing else."""
     groups = np.repeat(["p2d", "d2p"], 10)
     found = {"free": 0, "grouped": 0}
     for seed in range(20):
@@ -172,51 +176,52 @@ def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
     assert found["grouped"] <= 5
 
 
-# What could have been seen
+# Ceilings and minimum detectable effects
 
 
 def test_the_ceiling_of_identical_halves_is_one_and_noise_lowers_it(rng):
     same, noisy = (compare(planted(0, np.random.default_rng(1), noise=noise), rng) for noise in (0, 1))
-    whole = same.ceiling.dropna()
-    assert whole.to_numpy() == pytest.approx(1) and len(whole) == len(same) - 5  # no probe of five pairs with values
-    told = noisy.ceiling.dropna()
-    assert (told <= 1).all() and (told.xs("debiased_cka", level=1) < 0.9).all()
+    ceilings = same.ceiling.dropna()
+    # Five pairs with values have no probe.
+    assert ceilings.to_numpy() == pytest.approx(1) and len(ceilings) == len(same) - 5
+    ceilings = noisy.ceiling.dropna()
+    assert (ceilings <= 1).all() and (ceilings.xs("debiased_cka", level=1) < 0.9).all()
 
 
-def test_what_is_wholly_shared_but_for_noise_reaches_its_ceiling():
-    """The same memory read twice: likeness between the directions is that of the halves within each."""
-    found, pair = [], "fact: state at subject"
+def test_shared_storage_with_noise_reaches_its_ceiling():
+    """The same vectors read twice: the similarity of the directions is that of the halves within each."""
+    tables, pair = [], "fact: state at subject"
     for rng in map(np.random.default_rng, range(20)):
-        memory = rng.standard_normal((30, 20))
-        arrays = {side: memory + 0.7 * rng.standard_normal((4, 30, 20)) for side in vocabulary.PAIRS[pair]}
-        found.append(compare(arrays, rng, pairs=(pair,), brief=True))
-    mean = sum(found) / len(found)
+        vectors = rng.standard_normal((30, 20))
+        arrays = {side: vectors + 0.7 * rng.standard_normal((4, 30, 20)) for side in vocabulary.PAIRS[pair]}
+        tables.append(compare(arrays, rng, pairs=(pair,), main_only=True))
+    mean = sum(tables) / len(tables)
     for statistic in ("debiased_cka", "cosine_similarity"):
         at = (pair, statistic)
         assert mean.value[at] == pytest.approx(mean.ceiling[at], abs=0.03) and mean.ceiling[at] < 0.9
 
 
-def found_in(arrays, statistic, rng):
-    """One statistic's `Finding` about the states of subjects."""
+def measure(arrays, statistic, rng):
+    """The `Finding` of one statistic of the states of subjects."""
     pair = "fact: state at subject"
-    halves = {side: similarity._halves(arrays[side]) for side in vocabulary.PAIRS[pair]}
+    halves = {side: similarity._split_halves(arrays[side]) for side in vocabulary.PAIRS[pair]}
     orders = similarity.permute(np.zeros(next(iter(halves.values())).shape[1]), 200, rng)
     if statistic == "cosine_similarity":
-        return similarity._nearness_findings(halves, [pair], orders)[pair, statistic]
-    return similarity._shape_findings(halves, [pair], orders, [statistic])[pair, statistic]
+        return similarity._compare_cosines(halves, [pair], orders)[pair, statistic]
+    return similarity._compare_geometry(halves, [pair], orders, [statistic])[pair, statistic]
 
 
 @pytest.mark.parametrize("statistic", ["debiased_cka", "cosine_similarity"])
-def test_an_effect_as_large_as_the_least_is_found_four_times_in_five(statistic):
-    """Planted by hand: the first side's other half, mixed into an unrelated memory."""
+def test_a_minimum_detectable_effect_is_detected_with_the_power_of_the_test(statistic):
+    """The effect is planted: the first side's other half, mixed into an unrelated side."""
     n, powers, values = 24, [], []
     first, second = vocabulary.PAIRS["fact: state at subject"]
     rngs = map(np.random.default_rng, range(30))
-    least = np.mean([found_in(planted(0, rng, n=n, noise=0.3), statistic, rng).least for rng in rngs])
+    detectable = np.mean([measure(planted(0, rng, n=n, noise=0.3), statistic, rng).minimum_detectable for rng in rngs])
     for share in {"cosine_similarity": (0, 0.01, 0.02, 0.03, 0.05), "debiased_cka": (0.05, 0.1, 0.15, 0.2, 0.3)}[
         statistic
     ]:
-        seen = []
+        findings = []
         for rng in map(np.random.default_rng, range(1000, 1060)):
             arrays = planted(0, rng, n=n, noise=0.3)
             parts = (1 - share) ** 0.5 * arrays[second], share**0.5 * arrays[first]
@@ -224,31 +229,31 @@ def test_an_effect_as_large_as_the_least_is_found_four_times_in_five(statistic):
                 arrays[second] = sum(parts)
             else:  # side by side, so that Gram matrices add up
                 arrays[second] = np.concatenate(parts, axis=2)
-            seen.append(found_in(arrays, statistic, rng))
-        powers.append(np.mean([one.p_value <= 0.05 for one in seen]))
-        values.append(np.mean([one.value for one in seen]))
-    assert 0.65 < np.interp(least, values, powers) < 0.95, (least, values, powers)
+            findings.append(measure(arrays, statistic, rng))
+        powers.append(np.mean([finding.p_value <= 0.05 for finding in findings]))
+        values.append(np.mean([finding.value for finding in findings]))
+    assert 0.65 < np.interp(detectable, values, powers) < 0.95, (detectable, values, powers)
 
 
-def test_a_probe_that_knows_which_directions_vary_tells_facts_apart_where_others_are_drowned(rng):
+def test_the_probe_identifies_facts_despite_directions_with_large_noise(rng):
     facts = np.concatenate([rng.standard_normal((20, 5)), np.zeros((20, 5))], axis=1)
     loud = np.concatenate([np.zeros(5), np.full(5, 3.0)])
     drawn = facts + rng.standard_normal((8, 20, 10)) * (0.2 + loud)
-    told = similarity.linear_probe(drawn[:4], drawn[4:])
+    confusion = similarity.linear_probe(drawn[:4], drawn[4:])
     nearest = np.argmax(drawn[4:].mean(0) @ drawn[:4].mean(0).T, axis=1) == np.arange(20)
-    assert np.trace(told) / 20 > 0.6 > 0.4 > nearest.mean()
-    assert told.sum(1) == pytest.approx(1)
+    assert np.trace(confusion) / 20 > 0.6 > 0.4 > nearest.mean()
+    assert confusion.sum(1) == pytest.approx(1)
 
 
 def test_the_probe_is_the_discriminant_of_its_covariance(rng):
-    taught, asked = rng.standard_normal((2, 3, 9, 6))
-    means = taught.mean(0)
-    within = ((taught - means).reshape(27, 6).T @ (taught - means).reshape(27, 6)) / (9 * 2)
+    train, test = rng.standard_normal((2, 3, 9, 6))
+    means = train.mean(0)
+    within = ((train - means).reshape(27, 6).T @ (train - means).reshape(27, 6)) / (9 * 2)
     weight = np.linalg.inv(within + 0.1 * np.trace(within) / 6 * np.eye(6))
-    means, centred = means - means.mean(0), asked - asked.mean((0, 1))
+    means, centred = means - means.mean(0), test - test.mean((0, 1))
     score = centred @ weight @ means.T / np.sqrt(np.diagonal(means @ weight @ means.T))
     expected = np.mean([np.eye(9)[one] for one in score.argmax(-1)], axis=0)
-    assert similarity.linear_probe(taught, asked) == pytest.approx(expected)
+    assert similarity.linear_probe(train, test) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("shared", "facts"), [(0.6, 30), (0.9, 30), (0.6, 15)])
@@ -262,120 +267,122 @@ def test_the_interval_of_a_similarity_holds_its_level(shared, facts):
         return [(shared**0.5 * common + (1 - shared) ** 0.5 * rng.standard_normal((n, 20))) * size for _ in range(2)]
 
     truth = {"debiased_cka": shared**2, "rsa": similarity.rsa(*sides(1500))}
-    held = dict.fromkeys(truth, 0)
+    covered = dict.fromkeys(truth, 0)
     for _ in range(200):
         grams = [similarity._gram(side) for side in sides(facts)]
-        for statistic, shape in (("debiased_cka", similarity._debiased), ("rsa", similarity._ranked)):
-            found = contrasts.jackknife(*similarity._left_out(shape, *grams), contrasts.CHANGES)
-            held[statistic] += found.low <= truth[statistic] <= found.high
-    assert all(0.93 <= count / 200 <= 0.98 for count in held.values()), held
+        for statistic, shape in (("debiased_cka", similarity._u_center), ("rsa", similarity._rank_distances)):
+            interval = contrasts.jackknife(*similarity._leave_one_out(shape, *grams), contrasts.CHANGES)
+            covered[statistic] += interval.low <= truth[statistic] <= interval.high
+    assert all(0.93 <= count / 200 <= 0.98 for count in covered.values()), covered
 
 
-def test_every_interval_holds_its_estimate(rng):
+def test_every_interval_contains_its_estimate(rng):
     table = compare(planted(1, rng, n=24), rng).dropna(subset="value")
     assert ((table.ci_low <= table.value) & (table.value <= table.ci_high)).all()
 
 
-def test_of_two_named_tests_on_unrelated_memories_one_in_twenty_families_errs():
-    families, pairs, wrong = 400, (NAME, DESCRIPTION), 0
+def test_the_two_primary_tests_together_hold_their_level_on_unrelated_sides():
+    families, pairs, errors = 400, (NAME, DESCRIPTION), 0
     for seed in range(families):
         rng = np.random.default_rng(seed)
-        halves = {name: similarity._halves(space) for name, space in planted(0, rng, n=12, width=6).items()}
+        halves = {name: similarity._split_halves(space) for name, space in planted(0, rng, n=12, width=6).items()}
         alone = {
-            (pair, vocabulary.HEADLINE): similarity.Finding(
+            (pair, vocabulary.PRIMARY_STATISTIC): similarity.Finding(
                 np.mean(
                     [
                         similarity.debiased_cka(*two)
-                        for two in similarity._crossed(*map(halves.get, vocabulary.PAIRS[pair]))
+                        for two in similarity._cross_halves(*map(halves.get, vocabulary.PAIRS[pair]))
                     ]
                 )
             )
             for pair in pairs
         }
-        found = similarity._named_findings(alone, halves, pairs, similarity.permute(np.zeros(12), 200, rng))
-        assert all(one.p_adjusted >= one.p_value for one in found.values())
-        wrong += any(one.p_adjusted <= 0.05 for one in found.values())
-    assert stats.binom.ppf(0.001, families, 0.04) <= wrong <= stats.binom.ppf(0.999, families, 0.05)
+        findings = similarity._test_primary(alone, halves, pairs, similarity.permute(np.zeros(12), 200, rng))
+        assert all(finding.p_adjusted >= finding.p_value for finding in findings.values())
+        errors += any(finding.p_adjusted <= 0.05 for finding in findings.values())
+    assert stats.binom.ppf(0.001, families, 0.04) <= errors <= stats.binom.ppf(0.999, families, 0.05)
 
 
-def test_beyond_the_base_is_nothing_where_nothing_changed_and_clear_where_all_did(rng):
-    arrays, pairs = planted(0, rng), list(vocabulary.STATES.values())
-    assert (similarity.beyond(arrays, arrays, pairs=pairs).value == 0).all()
-    gained = similarity.beyond(planted(6, rng), arrays, pairs=pairs)
+def test_similarity_beyond_the_base_is_0_without_a_change_and_positive_after_a_large_one(rng):
+    arrays, pairs = planted(0, rng), list(vocabulary.STATE_COMPARISONS.values())
+    assert (similarity.compare_with_base(arrays, arrays, pairs=pairs).value == 0).all()
+    gained = similarity.compare_with_base(planted(6, rng), arrays, pairs=pairs)
     assert (gained.ci_low > 0).all() and gained.comparison.tolist() == pairs
 
 
-def test_one_fact_apart_from_all_others_is_told(rng):
+def test_a_fact_with_most_of_the_variance_is_reported(rng):
     arrays = planted(0, rng)
     arrays["value, reverse"][:, 3] *= 50
-    largest = compare(arrays, rng, brief=True).largest
+    largest = compare(arrays, rng, main_only=True).largest_share
     assert largest[VALUES].iloc[0] > 0.9 > 0.3 > largest[STATE].iloc[0]
 
 
 # Fast paths and held-out facts
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_the_fast_null_equals_comparing_anew_for_each_permutation(similarity, rng):
-    shape = {"debiased_cka": similarity._debiased, "rsa": similarity._ranked}
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_the_fast_null_equals_comparing_anew_for_each_permutation(statistic, rng):
+    shape = {"debiased_cka": similarity._u_center, "rsa": similarity._rank_distances}
     first, second = rng.standard_normal((13, 6)), rng.standard_normal((13, 9))
     orders = similarity.permute(np.zeros(13), 150, rng)
-    shapes = [shape[similarity.__name__](similarity._gram(space)) for space in (first, second)]
-    naive = [similarity(first, second[order]) for order in orders]
-    assert similarity.inner_permuted(*shapes, orders) == pytest.approx(naive)
+    shapes = [shape[statistic.__name__](similarity._gram(space)) for space in (first, second)]
+    naive = [statistic(first, second[order]) for order in orders]
+    assert similarity.permuted_inner_products(*shapes, orders) == pytest.approx(naive)
 
 
 def test_the_fast_retrieval_null_equals_fitting_anew_for_each_permutation(rng):
     first, second = rng.standard_normal((2, 17, 9))
     fold = similarity.assign_folds(np.zeros(17), 4, rng)
     orders = similarity.permute(fold, 20, rng)
-    located = similarity.locate({"first": first, "second": second}, fold, 4)
-    fast = similarity.partner_ranks(located["first"], located["second"], fold, orders)
-    for order, found in zip(orders, fast, strict=True):
-        anew = similarity.locate({"first": first, "second": second[order]}, fold, 4)
-        assert (similarity.partner_ranks(anew["first"], anew["second"], fold) == found).all()
+    projected = similarity.project_held_out({"first": first, "second": second}, fold, 4)
+    fast = similarity.rank_partners(projected["first"], projected["second"], fold, orders)
+    for order, ranks in zip(orders, fast, strict=True):
+        anew = similarity.project_held_out({"first": first, "second": second[order]}, fold, 4)
+        assert (similarity.rank_partners(anew["first"], anew["second"], fold) == ranks).all()
 
 
 def test_partner_ranks_follow_from_scipys_procrustes(rng):
     first = rng.standard_normal((15, 5))
-    second = first @ rotation(5, rng) + 0.7 * rng.standard_normal((15, 5))
+    second = first @ draw_rotation(5, rng) + 0.7 * rng.standard_normal((15, 5))
     fold = similarity.assign_folds(np.zeros(15), 3, rng)
-    located = similarity.locate({"first": first, "second": second}, fold, 4)
-    found = similarity.partner_ranks(located["first"], located["second"], fold)
+    projected = similarity.project_held_out({"first": first, "second": second}, fold, 4)
+    ranks = similarity.rank_partners(projected["first"], projected["second"], fold)
     for held in range(3):
-        one, other, inside = located["first"][held], located["second"][held], fold == held
+        one, other, inside = projected["first"][held], projected["second"][held], fold == held
         turn, _ = linalg.orthogonal_procrustes(one[~inside], other[~inside])
         away = spatial.distance.cdist(one[inside] @ turn, other[inside], "cosine")
-        assert (found[inside, 0] == np.diag(stats.rankdata(away, axis=1))).all()
-        assert (found[inside, 1] == np.diag(stats.rankdata(away, axis=0))).all()
+        assert (ranks[inside, 0] == np.diag(stats.rankdata(away, axis=1))).all()
+        assert (ranks[inside, 1] == np.diag(stats.rankdata(away, axis=0))).all()
 
 
-def test_overlaps_of_some_facts_equal_those_computed_one_by_one(rng):
+def test_overlaps_of_subsets_equal_those_computed_one_by_one(rng):
     first, second = rng.standard_normal((2, 16, 10))
-    some = np.argsort(rng.random((6, 16)), axis=1)[:, :8]
-    bases = [similarity.bases_of(space, some, 3) for space in (first, second)]
-    naive = [similarity.subspace_overlap(first[own], second[own], 3) for own in some]
-    assert similarity.overlaps_of(first, second, some, *bases) == pytest.approx(naive)
+    subsets = np.argsort(rng.random((6, 16)), axis=1)[:, :8]
+    bases = [similarity.subset_bases(space, subsets, 3) for space in (first, second)]
+    naive = [similarity.subspace_overlap(first[subset], second[subset], 3) for subset in subsets]
+    assert similarity.subset_overlaps(first, second, subsets, *bases) == pytest.approx(naive)
 
 
-def test_held_out_facts_never_influence_what_is_fitted(rng):
+def test_held_out_facts_never_influence_the_fit(rng):
     first, second = rng.standard_normal((2, 20, 8))
     fold = similarity.assign_folds(np.zeros(20), 4, rng)
     poison = np.flatnonzero(fold == 2)[0]
     poisoned = second.copy()
     poisoned[poison] = 1e6
-    clean, changed = (similarity.locate({"first": first, "second": space}, fold, 4) for space in (second, poisoned))
+    clean, changed = (
+        similarity.project_held_out({"first": first, "second": space}, fold, 4) for space in (second, poisoned)
+    )
     others = np.arange(20) != poison
     assert (clean["second"][2, others] == changed["second"][2, others]).all()
     assert not np.allclose(clean["second"][0, others], changed["second"][0, others])
     # One candidate moves and the fit does not, so every other candidate is passed by at most that one.
-    before, after = (similarity.partner_ranks(one["first"], one["second"], fold) for one in (clean, changed))
+    before, after = (similarity.rank_partners(one["first"], one["second"], fold) for one in (clean, changed))
     mates = (fold == 2) & others
     assert (np.abs(before[mates, 0] - after[mates, 0]) <= 1).all()
     assert (before[mates, 1] == after[mates, 1]).all()
 
 
-def test_permutations_stay_within_groups_and_reach_every_place(rng):
+def test_permutations_stay_within_groups_and_reach_every_position(rng):
     groups = np.array(["b", "a", "b", "a", "b", "c"])
     orders = similarity.permute(groups, 200, rng)
     assert (groups[orders] == groups).all()
@@ -385,7 +392,7 @@ def test_permutations_stay_within_groups_and_reach_every_place(rng):
     }  # fmt: skip
 
 
-def test_folds_share_out_each_group_and_hold_two_candidates_or_more(rng):
+def test_folds_split_each_group_evenly_and_have_two_candidates_or_more(rng):
     groups = np.repeat([0, 1, 2], 10)
     fold = similarity.assign_folds(groups, 5, rng)
     assert (np.histogram2d(groups, fold, bins=(3, 5))[0] == 2).all()
@@ -400,23 +407,23 @@ def test_the_table_has_a_row_for_each_statistic_and_the_same_seed_gives_it_again
     table = similarity.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1))
     again = similarity.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1))
     pd.testing.assert_frame_equal(table, again)
-    assert list(table) == ["comparison", "statistic", *similarity.Finding._fields, "largest", "n"]
+    assert list(table) == ["comparison", "statistic", *similarity.Finding._fields, "largest_share", "n"]
     assert not table.duplicated(["comparison", "statistic"]).any()
-    named = table.comparison.isin((NAME, DESCRIPTION)) & (table.statistic == vocabulary.HEADLINE)
-    assert (table.p_adjusted.notna() == named).all()
+    primary = table.comparison.isin((NAME, DESCRIPTION)) & (table.statistic == vocabulary.PRIMARY_STATISTIC)
+    assert (table.p_adjusted.notna() == primary).all()
     planted_for = table.statistic.isin(["debiased_cka", "cosine_similarity"])
-    assert (table.least.notna() <= planted_for).all()
+    assert (table.minimum_detectable.notna() <= planted_for).all()
     valued = table.comparison.str.contains("value")
-    told = table[(table.statistic != "probe") | ~valued]
-    assert told.drop(columns=["p_adjusted", "least"]).notna().all(axis=None) and (table.n == 12).all()
+    known = table[(table.statistic != "linear_probe") | ~valued]
+    assert known.drop(columns=["p_adjusted", "minimum_detectable"]).notna().all(axis=None) and (table.n == 12).all()
     assert (table.groupby("comparison").size() == len(vocabulary.STATISTICS)).all()
-    assert told.p_value[~named].between(0.05, 1).all() and table.p_value[named].between(1 / 951, 1).all()
-    brief = similarity.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1), brief=True)
-    assert set(brief.statistic) == set(vocabulary.BRIEF)
+    assert known.p_value[~primary].between(0.05, 1).all() and table.p_value[primary].between(1 / 951, 1).all()
+    brief = similarity.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1), main_only=True)
+    assert set(brief.statistic) == set(vocabulary.MAIN_STATISTICS)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
-def test_too_few_facts_give_a_full_table_of_nothing(n, rng):
+def test_too_few_facts_give_a_table_of_missing_values(n, rng):
     arrays = planted(0, rng, n=n)
     table = similarity.compare_all(arrays, components=3, permutations=90, rng=rng)
     assert len(table) == 10 * len(vocabulary.STATISTICS) and table.p_value.isna().all() and (table.n == n).all()
@@ -425,20 +432,20 @@ def test_too_few_facts_give_a_full_table_of_nothing(n, rng):
     assert similarity.spectra(arrays).empty == (n < 2)
 
 
-def test_the_fewest_facts_that_are_compared_give_numbers(rng):
+def test_the_minimum_number_of_facts_gives_all_numbers(rng):
     table = compare(planted(1, rng, n=8), rng, pairs=(STATE,))
-    assert table.drop(columns=["p_adjusted", "least"]).notna().all(axis=None)
+    assert table.drop(columns=["p_adjusted", "minimum_detectable"]).notna().all(axis=None)
 
 
-def test_one_part_has_no_ceiling_and_is_compared_all_the_same(rng):
+def test_one_part_is_compared_without_a_ceiling(rng):
     arrays = {name: array[:1] for name, array in planted(3, rng).items()}
     table = compare(arrays, rng, pairs=(STATE,))
-    assert table.ceiling.isna().all() and table.least.isna().all()
-    assert table.value.drop((STATE, "probe")).notna().all() and np.isnan(table.value[STATE, "probe"])
+    assert table.ceiling.isna().all() and table.minimum_detectable.isna().all()
+    assert table.value.drop((STATE, "linear_probe")).notna().all() and np.isnan(table.value[STATE, "linear_probe"])
     assert table.p_value[STATE, "debiased_cka"] < 0.02
 
 
-def test_values_that_are_all_alike_are_no_evidence(rng):
+def test_identical_values_are_no_evidence(rng):
     arrays = planted(1, rng)
     arrays["value, reverse"][:] = 1
     table = compare(arrays, rng)
@@ -448,10 +455,10 @@ def test_values_that_are_all_alike_are_no_evidence(rng):
     assert table.p_value[VALUES, "outranked"] == table.p_value[VALUES, "cosine_similarity"] == 1
 
 
-def test_a_layer_pays_for_all_layers_and_the_peak_for_none():
+def test_layers_are_corrected_for_all_layers_and_the_peak_for_none():
     rows = [(model, layer, 0.01) for model in ("ar", "mdm") for layer in ("peak", "0", "1", "2")]
     table = pd.DataFrame(rows, columns=["model", "layer", "p_adjusted"]).assign(stage="seed_1")
-    assert similarity.over_layers(table).p_adjusted.tolist() == pytest.approx([0.01, 0.03, 0.03, 0.03] * 2)
+    assert similarity.adjust_for_layers(table).p_adjusted.tolist() == pytest.approx([0.01, 0.03, 0.03, 0.03] * 2)
 
 
 def test_effective_rank_counts_equal_directions(rng):
@@ -465,7 +472,7 @@ def test_effective_rank_counts_equal_directions(rng):
     assert len(table.loc["state at subject, forward"]) == 20
 
 
-def test_paired_points_coincide_where_the_memories_are_the_same_but_for_offset_and_size(rng):
+def test_paired_points_coincide_where_the_sides_differ_only_by_offset_and_scale(rng):
     arrays = planted(0, rng)
     arrays["value, reverse"] = 5 * arrays["value, forward"] + 2
     points = similarity.pca_pairs(arrays, pairs=[VALUES]).set_index(["comparison", "side", "fact"]).sort_index()
@@ -498,11 +505,11 @@ def test_a_fact_without_a_number_is_refused_by_its_index(rng):
         compare(arrays, rng)
 
 
-def test_what_does_not_fit_is_said_and_what_is_missing_is_not_compared(rng):
+def test_mismatched_options_are_refused_and_missing_sides_are_not_compared(rng):
     arrays = planted(0, rng)
     with pytest.raises(ValueError, match="29 groups for 30 facts"):
         compare(arrays, rng, groups=["p2d"] * 29)
     with pytest.raises(ValueError, match="folds is 1"):
         compare(arrays, rng, folds=1)
     del arrays["value, reverse"]
-    assert NAME not in compare(arrays, rng, brief=True).index.get_level_values(0)
+    assert NAME not in compare(arrays, rng, main_only=True).index.get_level_values(0)

@@ -1,4 +1,4 @@
-"""Which layers are compared, and which facts each comparison rests on."""
+"""Which layers and which facts each comparison uses."""
 
 import dataclasses
 import tracemalloc
@@ -18,42 +18,44 @@ STATISTICS = storage_tables.Statistics(components=2, folds=2, permutations=100, 
 PEAKS = {"mdm/seed_1": {"p2d": 1, "d2p": 0}}
 
 
-def remembered(path, layers, unconverged=(), value_layers=None, seed=0):
-    """What a network might hold of twelve facts, on disk; values in the `value_layers` layers."""
+def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0):
+    """Write random vectors of twelve facts to `path`, with values in `value_layers` (None: in all layers)."""
     rng = np.random.default_rng(seed)
     widths = {"key": 6, "output": 4, "state": 4}
-    readings = {
+    activations = {
         layer: {
-            f"{kind} at {place}": rng.standard_normal((4, 12, width))
+            f"{kind} at {position}": rng.standard_normal((4, 12, width))
             for kind, width in widths.items()
-            for place in vocabulary.PLACES
+            for position in vocabulary.POSITIONS
         }
         for layer in layers
     }
-    searches = [[] for _ in range(2)]
+    extractions = [[] for _ in range(2)]
     for layer in layers if value_layers is None else value_layers:
-        for some in searches:
+        for of_templates in extractions:
             converged = [fact not in unconverged for fact in FACTS]
             outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": converged})
             value = rng.standard_normal((12, 4))
-            some.append(storage_files.Extraction(layer, FACTS, value, value, value, outcomes))
-    storage_files.write(FACTS, readings, searches, path)
+            of_templates.append(storage_files.Extraction(layer, FACTS, value, value, value, outcomes))
+    storage_files.write_vectors(FACTS, activations, extractions, path)
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keyvalue")
     for number, (split, unconverged) in enumerate((("both_p2d", FACTS[:1]), ("both_d2p", FACTS[1:3]))):
-        remembered(folder / f"{split}.safetensors", (0, 1), unconverged, value_layers=(0, 1), seed=number)
+        write_vectors(folder / f"{split}.safetensors", (0, 1), unconverged, value_layers=(0, 1), seed=number)
     groups = dict.fromkeys(FACTS, "both")
-    how = {"pairs": PAIRS, "groups": groups, "statistics": STATISTICS}
-    return storage_tables.compare({"mdm/seed_1": folder}, peaks=PEAKS, **how)
+    options = {"pairs": PAIRS, "groups": groups, "statistics": STATISTICS}
+    return storage_tables.compare({"mdm/seed_1": folder}, peaks=PEAKS, **options)
 
 
-def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
+def test_one_layer_at_a_time_is_in_memory(tmp_path):
     large = np.zeros((4, 12, 12_500), np.float32)  # 2.4 MB
-    storage_files.write(FACTS, {layer: {"key at subject": large} for layer in range(6)}, [], tmp_path / "some")
-    stored = storage_files.Stored(tmp_path / "some")
+    storage_files.write_vectors(
+        FACTS, {layer: {"key at subject": large} for layer in range(6)}, [], tmp_path / "vectors"
+    )
+    stored = storage_files.StoredVectors(tmp_path / "vectors")
     tracemalloc.start()
     assert [stored[layer].facts for layer in stored] == [FACTS] * 6
     peak = tracemalloc.get_traced_memory()[1]
@@ -61,13 +63,13 @@ def test_one_layer_at_a_time_is_held_in_memory(tmp_path):
     assert large.nbytes < peak < 3 * large.nbytes
 
 
-def test_values_are_compared_where_all_searches_converged_and_the_rest_for_every_fact(compared):
+def test_values_are_compared_for_converged_facts_and_activations_for_every_fact(compared):
     counts = compared["symmetry"].groupby("comparison").n.unique()
     for comparison, n in counts.items():
-        assert n.tolist() == [12 if comparison in vocabulary.READ_ALONE else 9]
+        assert n.tolist() == [12 if comparison in vocabulary.WITHOUT_VALUES else 9]
     scatter = compared["pca"].groupby("comparison").fact.unique()
-    assert set(scatter[vocabulary.STATES["name"]]) == set(FACTS)
-    assert set(scatter[vocabulary.CONCEPTS["name"]]) == set(FACTS[3:])
+    assert set(scatter[vocabulary.STATE_COMPARISONS["name"]]) == set(FACTS)
+    assert set(scatter[vocabulary.PRIMARY_COMPARISONS["name"]]) == set(FACTS[3:])
 
 
 def test_the_peak_takes_each_direction_at_its_own_layer(compared):
@@ -84,58 +86,62 @@ def test_every_comparison_and_space_comes_once_a_layer(compared):
     assert compared["spectra"].space.nunique() == 14
 
 
-def test_what_fine_tuning_added_to_states_is_told_for_each_layer(tmp_path):
+def test_similarity_of_states_beyond_the_base_is_reported_for_each_layer(tmp_path):
     for stage, seed in (("seed_1", 0), ("base", 50)):
         for number, split in enumerate(PAIRS[0]):
             value_layers = () if stage == "base" else (1,)
-            remembered(tmp_path / stage / f"{split}.safetensors", (0, 1), value_layers=value_layers, seed=seed + number)
+            write_vectors(
+                tmp_path / stage / f"{split}.safetensors", (0, 1), value_layers=value_layers, seed=seed + number
+            )
     folders = {f"mdm/{stage}": tmp_path / stage for stage in ("seed_1", "base")}
-    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": STATISTICS}
-    table = storage_tables.compare(folders, peaks=dict.fromkeys(folders, {"p2d": 1, "d2p": 1}), **how)["symmetry"]
-    rows = table[table.statistic == vocabulary.BEYOND]
-    assert set(rows.comparison) == set(vocabulary.STATES.values()) and (rows.n == 12).all()
+    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": STATISTICS}
+    table = storage_tables.compare(folders, peaks=dict.fromkeys(folders, {"p2d": 1, "d2p": 1}), **options)["symmetry"]
+    rows = table[table.statistic == vocabulary.BEYOND_BASE]
+    assert set(rows.comparison) == set(vocabulary.STATE_COMPARISONS.values()) and (rows.n == 12).all()
     assert set(rows.layer) == {"peak", "0", "1"} and (rows.stage == "seed_1").all()
-    at = table[(table.layer == "0") & (table.statistic == vocabulary.HEADLINE)]
+    at = table[(table.layer == "0") & (table.statistic == vocabulary.PRIMARY_STATISTIC)]
     ends = [at[at.stage == stage].set_index("comparison").value for stage in ("seed_1", "base")]
     own = rows[rows.layer == "0"].set_index("comparison").value
     assert own.to_dict() == pytest.approx((ends[0] - ends[1])[own.index].to_dict())
-    # Where no values were value_layers, three statistics tell; where they were, all.
-    told = table[table.statistic != vocabulary.BEYOND].groupby(["stage", "layer"]).statistic.agg(set)
-    assert told["seed_1", "0"] == set(vocabulary.BRIEF) and told["seed_1", "1"] == set(vocabulary.STATISTICS)
+    # Layers without values have the main statistics, layers with values all of them.
+    statistics = table[table.statistic != vocabulary.BEYOND_BASE].groupby(["stage", "layer"]).statistic.agg(set)
+    assert statistics["seed_1", "0"] == set(vocabulary.MAIN_STATISTICS)
+    assert statistics["seed_1", "1"] == set(vocabulary.STATISTICS)
 
 
-def test_layers_that_are_compared_side_by_side_give_the_same_tables(tmp_path):
+def test_layers_compared_in_parallel_give_the_same_tables(tmp_path):
     for split in PAIRS[0]:
-        remembered(tmp_path / f"{split}.safetensors", (0, 1))
-    few, said = dataclasses.replace(STATISTICS, permutations=9), []
-    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few, "peaks": {"mdm/base": {}}}
-    alone, beside = (
-        storage_tables.compare({"mdm/base": tmp_path}, job=job, **how)
-        for job in (None, SimpleNamespace(threads=2, say=said.append))
+        write_vectors(tmp_path / f"{split}.safetensors", (0, 1))
+    few, messages = dataclasses.replace(STATISTICS, permutations=9), []
+    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few, "peaks": {"mdm/base": {}}}
+    serial, parallel = (
+        storage_tables.compare({"mdm/base": tmp_path}, job=job, **options)
+        for job in (None, SimpleNamespace(threads=2, log_line=messages.append))
     )
-    assert said == [f"mdm/base, layer {i}: {kind}s of 12 facts" for i in (0, 1) for kind in ("value", "read")]
-    for name, table in alone.items():
-        pd.testing.assert_frame_equal(table, beside[name])
+    expected = [f"mdm/base, layer {i}: {kind}s of 12 facts" for i in (0, 1) for kind in ("value", "activation")]
+    assert messages == expected
+    for name, table in serial.items():
+        pd.testing.assert_frame_equal(table, parallel[name])
 
 
-def test_without_peaks_layers_are_compared_with_themselves_alone(tmp_path):
+def test_without_peaks_each_layer_is_compared_with_itself_only(tmp_path):
     for split in PAIRS[0]:
-        remembered(tmp_path / f"{split}.safetensors", (1,))
+        write_vectors(tmp_path / f"{split}.safetensors", (1,))
     few = dataclasses.replace(STATISTICS, permutations=9)
-    how = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
-    tables = storage_tables.compare({"mdm/base": tmp_path}, peaks={"mdm/base": {}}, **how)
+    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
+    tables = storage_tables.compare({"mdm/base": tmp_path}, peaks={"mdm/base": {}}, **options)
     assert set(tables["symmetry"].layer) == {"1"}
 
 
-def edits(model, layers, how="layer"):
+def make_edits(model, layers, site="layer"):
     values = [0.1, 0.30000000000000004][: len(layers)]
-    return pd.DataFrame({"value": values, "model": model, "layer": layers, "group": "both", "how": how})
+    return pd.DataFrame({"value": values, "model": model, "layer": layers, "group": "both", "site": site})
 
 
-def test_edits_are_joined_with_the_peak_of_the_forward_question_beside_their_layer():
-    tables = [edits("mdm", [1, 2]), edits("ar", [3, 2]), edits("ar", [0, 2], how=["random", "layer"])]
+def test_joined_edits_have_a_column_that_marks_the_peak_of_the_forward_direction():
+    tables = [make_edits("mdm", [1, 2]), make_edits("ar", [3, 2]), make_edits("ar", [0, 2], site=["random", "layer"])]
     joined = storage_tables.join_edits(tables, [{"p2d": 2, "d2p": 1}, {}, {}])
-    assert list(joined) == ["value", "model", "layer", "peak", "group", "how"]
+    assert list(joined) == ["value", "model", "layer", "peak", "group", "site"]
     assert joined.peak.tolist() == [False, True, False, True, False, True], "without peaks it is the lowest layer"
     assert joined.to_csv(index=False).splitlines()[1:3] == [
         "0.1,mdm,1,False,both,layer",
