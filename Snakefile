@@ -41,11 +41,4 @@ rule all:
     """Everything the study makes."""
     input:
         expand("<results>/data/{table}.jsonl", table=["facts", "train", *SPLITS]),
-        "<results>/tables/step_scaling.csv",
-        "<results>/tables/recall_differences.csv",
-        "<results>/tables/likelihood.csv",
-        "<results>/tables/costs.csv",
-        # Other noise than masks is asked for its recall alone.
-        INSIDE if ONLY_MASKS else rules.objectives.input,
-        # The post is about facts that were trained.
-        WRITTEN if ONLY_MASKS and not UNTRAINED else [],
+        WRITTEN,

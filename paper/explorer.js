@@ -1,6 +1,6 @@
 "use strict";
 
-// Citations: the reference itself, beside the pointer or the focus.
+// Where a number comes from, and the reference behind a citation: beside what has the pointer or the focus.
 (function () {
   const tip = document.getElementById("tip");
   let shown = null;
@@ -11,23 +11,27 @@
     tip.style.left = Math.max(8, Math.min(at.left, document.documentElement.clientWidth - size.width - 8)) + "px";
     tip.style.top = (below + size.height > window.innerHeight ? Math.max(8, at.top - size.height - 6) : below) + "px";
   }
-  function show(link) {
-    const entry = document.getElementById(link.getAttribute("href").slice(1));
-    tip.replaceChildren(...Array.from(entry.childNodes, (node) => node.cloneNode(true)));
+  function show(target, nodes) {
+    tip.replaceChildren(...nodes);
     tip.hidden = false;
-    shown = link;
+    shown = target;
     place();
   }
   function hide() {
     tip.hidden = true;
     shown = null;
   }
-  for (const link of document.querySelectorAll(".cite a")) {
-    link.addEventListener("mouseenter", () => show(link));
-    link.addEventListener("focus", () => show(link));
-    link.addEventListener("mouseleave", hide);
-    link.addEventListener("blur", hide);
+  function attach(target, events, nodes) {
+    for (const event of events) target.addEventListener(event, () => show(target, nodes()));
+    target.addEventListener("mouseleave", hide);
+    target.addEventListener("blur", hide);
   }
+  for (const link of document.querySelectorAll(".cite a")) {
+    const entry = document.getElementById(link.getAttribute("href").slice(1));
+    attach(link, ["mouseenter", "focus"], () => Array.from(entry.childNodes, (node) => node.cloneNode(true)));
+  }
+  // The browser itself shows a title under the pointer; for the focus and for fingers it is shown here.
+  for (const number of document.querySelectorAll(".n")) attach(number, ["focus", "click"], () => [number.title]);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   document.addEventListener("scroll", () => { if (shown) place(); }, { passive: true });
 })();
@@ -52,23 +56,31 @@
     marked = link;
   }
   function unfold() { list.open = roomy.matches; }
+  // A link into an appendix opens it.
+  function open() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let one = target; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
+    if (target) target.scrollIntoView();
+  }
   roomy.addEventListener("change", unfold);
   for (const link of links) link.addEventListener("click", unfold);
+  window.addEventListener("hashchange", open);
   document.addEventListener("scroll", follow, { passive: true });
   window.addEventListener("resize", follow);
   unfold();
   follow();
+  if (location.hash) open();
 })();
 
-// The explorer: one generation, its canvas at one step, and the trace of what that step relies on.
+// The explorer: one generation step by step, and the causal trace of the step before it.
 (function () {
   const root = document.getElementById("explorer-tool");
   const data = JSON.parse(document.getElementById("explorer-data").textContent);
   if (!root || !data.cases.length) return;
   const part = (name) => root.querySelector("[data-part=" + name + "]");
-  const [model, split, fact, kind, corruption, reading, step] =
-    ["model", "split", "fact", "kind", "corruption", "reading", "step"].map(part);
+  const [model, split, fact, step, play] = ["model", "split", "fact", "step", "play"].map(part);
   const SVG = "http://www.w3.org/2000/svg";
+  const [PAUSE, FIRST, LAST] = [900, 2500, 4000]; // milliseconds for a step, for t1 and for the finished answer
 
   function element(tag, content, attributes) {
     const made = document.createElement(tag);
@@ -91,33 +103,26 @@
     select.disabled = options.length < 2;
   }
 
-  const unique = (values) => Array.from(new Set(values));
   const visible = (text) => text.replace(/\n/g, "↵").replace(/^ /, "␣") || "∅";
   const chosen = () => data.cases.find((one) =>
     one.model === model.value && one.split === split.value && one.fact === fact.value);
+  const start = (one) => one.trace ? one.trace.steps[0] : Math.min(...one.tokens.filter((token) => token[3]).map((token) => token[1]), one.steps);
 
   function offerSplits() {
-    const there = unique(data.cases.filter((one) => one.model === model.value).map((one) => one.split));
-    offer(split, there.map((name) => [name, data.splits[name]]));
+    const there = new Set(data.cases.filter((one) => one.model === model.value).map((one) => one.split));
+    offer(split, Object.entries(data.splits).filter(([name]) => there.has(name)));
   }
 
   function offerFacts() {
     const there = data.cases.filter((one) => one.model === model.value && one.split === split.value);
-    offer(fact, there.map((one) => [one.fact, one.name + (one.correct ? "" : " (answered wrongly)")]));
+    offer(fact, there.map((one) => [one.fact, one.name + (one.correct ? "" : " (wrong)")]));
   }
 
-  function offerTraces() {
-    const traces = (chosen() || {}).trace;
-    const kinds = traces ? unique(Object.values(traces.kinds).flat()) : [];
-    offer(kind, kinds.length ? kinds.map((name) => [name, data.kinds[name] || name]) : [["", "not traced"]]);
-    const ways = traces ? Object.keys(traces.kinds).filter((name) => traces.kinds[name].includes(kind.value)) : [];
-    offer(corruption, ways.length ? ways.map((name) => [name, data.corruptions[name] || name]) : [["", "not traced"]]);
-  }
-
-  function startAtTheAnswer() {
+  function begin() {
     const one = chosen();
     step.max = one.steps;
-    step.value = one.trace ? one.trace.steps[0] : one.steps;
+    step.value = start(one);
+    show();
   }
 
   function showCanvas(one, at) {
@@ -127,61 +132,33 @@
         items.push(element("li", "▒▒", { class: "masked", "aria-label": "masked" }));
         continue;
       }
-      const shown = element("li", end ? "∎" : visible(text), {
+      items.push(element("li", end ? "∎" : visible(text), {
         class: (when === at - 1 ? "fresh" : "shown") + (answer ? " answer" : ""),
         title: "revealed at step " + (when + 1) + ", confidence " + Math.round(100 * sure) + "%",
-      });
-      items.push(shown);
+      }));
     }
     part("canvas").replaceChildren(...items);
     const left = one.tokens.filter(([, when]) => when >= at).length;
-    const fresh = one.tokens.filter(([, when]) => when === at - 1).length;
-    part("said").textContent = "After step " + at + " of " + one.steps + ": " + fresh + " revealed by this step, " +
-      left + " of " + one.tokens.length + " still masked." + (left ? "" : " The answer is " +
-      (one.correct ? "right." : "wrong; the right one is “" + one.reference.trim() + "”."));
+    part("said").textContent = left ? left + " of " + one.tokens.length + " tokens still masked."
+      : one.correct ? "✓ The answer is correct." : "✗ The answer is wrong; expected: “" + one.reference.trim() + "”.";
     part("step-number").textContent = at + " of " + one.steps;
   }
 
   function showTrace(one, at) {
-    const holder = part("trace");
-    const told = part("trace-said");
     const trace = one.trace;
+    const holder = part("trace");
     if (!trace) {
       holder.replaceChildren();
-      told.textContent = data.traced
-        ? "This question was not traced: only answered ones are, and only some of them are kept here."
-        : "This study has no traces.";
+      part("trace-said").textContent = "Not traced: only some of the correct answers are.";
       return;
     }
-    const kindAt = trace.kinds[corruption.value].indexOf(kind.value);
-    const traced = trace.effects[corruption.value][kindAt];
-    const which = trace.steps.indexOf(at);
-    if (which < 0 || which >= traced.length) {
-      const jumps = trace.steps.slice(0, traced.length).map((when, i) => {
-        const jump = element("button", "step " + when + " (" + trace.stages[i] + ")", { type: "button" });
-        jump.addEventListener("click", () => { step.value = when; show(); step.focus(); });
-        return jump;
-      });
-      holder.replaceChildren(...jumps);
-      told.textContent = "Such states were traced where answer tokens are about to appear:";
-      return;
-    }
-    const total = trace.total[corruption.value][which];
-    const shares = reading.value !== "nats";
-    const needed = reading.value === "needed";
-    if (needed && (which > 0 || !trace.needed[corruption.value][kind.value])) {
-      holder.replaceChildren();
-      told.textContent = "What is lost without a state was asked at step " + trace.steps[0] +
-        " alone, of hidden states, MLPs and attention, and of the first way to hide the subject.";
-      return;
-    }
-    const cells = (needed ? trace.needed[corruption.value][kind.value] : traced[which])
-      .map((effect) => shares && effect !== null ? 100 * effect / total : effect);
-    const amount = (effect) => shares ? Math.round(effect) + "%" : (effect / 100).toFixed(2) + " nats";
+    const which = Math.max(0, trace.steps.findLastIndex((when) => when <= at));
+    const cells = trace.effects[which];
+    const total = trace.total[which];
     const layers = trace.layers;
-    const most = Math.max(shares ? 100 : 1, ...cells.map(Math.abs));
+    const most = Math.max(1, Math.abs(total), ...cells.map(Math.abs));
     const label = 150, top = 26, high = 17, wide = Math.min(34, Math.max(9, 330 / layers));
-    const rows = trace.seen[which].map((role, place) => [role, place]).filter(([role]) => role);
+    const rows = trace.roles[which].map((role, place) => [role, place]).filter(([role]) => role);
     const svg = drawn("svg", {
       viewBox: "0 0 " + (label + layers * wide + 8) + " " + (top + rows.length * high + 4), role: "img",
     });
@@ -190,13 +167,13 @@
     for (let layer = 0; layer < layers; layer += layers > 12 ? 4 : 1) {
       svg.append(drawn("text", { x: label + (layer + 0.5) * wide, y: 23, class: "axis", "text-anchor": "middle" }, layer));
     }
-    const best = { subject: null, elsewhere: null };
     const ends = new Set(one.tokens.filter(([, , , , end]) => end).map(([text]) => text));
+    let best = null;
     rows.forEach(([role, place], line) => {
       const y = top + line * high;
-      const whole = role.startsWith("whole");
-      const ofSubject = role.endsWith("subject");
-      const token = whole ? role : role.startsWith("masked") ? "▒▒"
+      const joint = place >= trace.tokens.length || role === "all subject tokens" || role === "answer positions";
+      const ofSubject = role.includes("subject");
+      const token = joint ? role : role.startsWith("masked") ? "▒▒"
         : ends.has(trace.tokens[place]) ? "∎" : visible(trace.tokens[place]);
       const name = drawn("text", { x: label - 6, y: y + 12, "text-anchor": "end" },
         (ofSubject ? "*" : "") + (token.length > 18 ? token.slice(0, 17) + "…" : token));
@@ -205,70 +182,23 @@
       for (let layer = 0; layer < layers; layer++) {
         const effect = cells[place * layers + layer];
         if (effect === null) continue;
-        const where = ofSubject ? "subject" : "elsewhere";
-        if (!whole && (!best[where] || effect > best[where].effect)) best[where] = { effect, token, role, layer };
+        const said = token + " (" + role + ") after layer " + layer + ": " + Math.round(100 * effect / total) + "%, " +
+          (effect / 100).toFixed(1) + " nats";
+        if (!joint && (!best || effect > best.effect)) best = { effect, said };
         const box = { x: label + layer * wide, y, width: wide - 1, height: high - 1 };
         const filled = drawn("rect", {
           ...box, class: effect < 0 ? "cold" : "heat", "fill-opacity": (Math.abs(effect) / most).toFixed(3),
         });
-        filled.append(drawn("title", {}, token + " (" + role + "), layer " + layer + ": " + amount(effect)));
+        filled.append(drawn("title", {}, said));
         svg.append(filled, drawn("rect", { ...box, class: "cell", "pointer-events": "none" }));
       }
     });
-    const tell = (one) => amount(one.effect) + " at “" + one.token + "” (" + one.role + ", layer " + one.layer + ")";
-    const summary = "SubjectCorruption the subject (*) costs what is still to come of the answer " + (total / 100).toFixed(1) +
-      " nats. " + (needed ? "With one state as if it were hidden, at most this is lost: "
-        : "Putting one state back returns at most " + (shares ? "this share of it: " : "")) +
-      [best.subject, best.elsewhere].filter(Boolean).map(tell).join(", and ") + ".";
-    svg.setAttribute("aria-label", "Heat map of effects by token and layer. " + summary);
+    const summary = "Step " + trace.steps[which] + ": corrupting the subject (*) costs the rest of the answer " +
+      (total / 100).toFixed(1) + " nats. Each cell restores one hidden state; the darker, the more of that it recovers" +
+      (best ? ". Most: " + best.said + "." : ".");
+    svg.setAttribute("aria-label", "Heat map by token and layer. " + summary);
     holder.replaceChildren(svg);
-    told.textContent = summary;
-  }
-
-  // When the subject is needed: what the tokens to come rest on, and what is recalled without it for some of the steps.
-  function showTime(one) {
-    part("needed").hidden = !one.time;
-    if (!one.time) return;
-    const lines = Object.entries(one.time.rests).filter(([, points]) => points.length);
-    const points = lines.flatMap(([, own]) => own);
-    const left = 40, top = 12, wide = 230, high = 110;
-    const last = Math.max(1, ...points.map(([revealed]) => revealed));
-    const [least, most] = [Math.min(0, ...points.map(([, lost]) => lost)), Math.max(100, ...points.map(([, lost]) => lost))];
-    const x = (revealed) => left + wide * revealed / last;
-    const y = (lost) => top + high * (most - lost) / (most - least);
-    const svg = drawn("svg", { viewBox: "0 0 290 160", role: "img" });
-    for (const lost of unique([least, 0, most])) {
-      svg.append(drawn("line", { x1: left, x2: left + wide, y1: y(lost), y2: y(lost), class: "cell" }));
-      svg.append(drawn("text", { x: left - 5, y: y(lost) + 4, class: "axis", "text-anchor": "end" }, Math.round(lost / 100)));
-    }
-    for (let revealed = 0; revealed <= last; revealed++) {
-      svg.append(drawn("text", { x: x(revealed), y: top + high + 15, class: "axis", "text-anchor": "middle" }, revealed));
-    }
-    svg.append(drawn("text", { x: left + wide / 2, y: top + high + 31, class: "axis", "text-anchor": "middle" }, "answer tokens revealed"));
-    for (const [hidden, own] of lines) {
-      svg.append(drawn("polyline", { class: "line " + hidden, points: own.map(([at, lost]) => x(at) + "," + y(lost)).join(" ") }));
-      for (const [at, lost] of own) {
-        const dot = drawn("circle", { class: "dot " + hidden, cx: x(at), cy: y(lost), r: 3 });
-        dot.append(drawn("title", {}, hidden + " hidden, " + at + " revealed: " + (lost / 100).toFixed(1) + " nats lost"));
-        svg.append(dot);
-      }
-    }
-    const said = lines.map(([hidden, own]) => ({ subject: "the subject", revealed: "what is revealed of the answer", both: "both" }[hidden]) +
-      " " + own.map(([, lost]) => (lost / 100).toFixed(1)).join(", ")).join("; ");
-    svg.setAttribute("aria-label", "Nats lost of the tokens to come, as the answer appears, by what is hidden: " + said + ".");
-    const rows = Object.entries(one.time.recalled).map(([hidden, cells]) => {
-      const row = element("tr");
-      row.append(element("th", hidden === "from" ? "hidden from step …" : "hidden up to step …", { scope: "row" }));
-      for (const [when, right] of cells) {
-        const cell = element("td", when, { class: right ? "right" : "wrong", title: right ? "still right" : "wrong" });
-        cell.append(element("span", right ? " right" : " wrong", { class: "unseen" }));
-        row.append(cell);
-      }
-      return row;
-    });
-    const table = element("table", undefined, { class: "recalled" });
-    table.append(...rows);
-    part("time").replaceChildren(svg, table);
+    part("trace-said").textContent = summary;
   }
 
   function show() {
@@ -276,24 +206,41 @@
     const at = Number(step.value);
     showCanvas(one, at);
     showTrace(one, at);
-    showTime(one);
   }
 
-  model.addEventListener("change", () => { offerSplits(); offerFacts(); offerTraces(); startAtTheAnswer(); show(); });
-  split.addEventListener("change", () => { offerFacts(); offerTraces(); startAtTheAnswer(); show(); });
-  fact.addEventListener("change", () => { offerTraces(); startAtTheAnswer(); show(); });
-  kind.addEventListener("change", () => { offerTraces(); show(); });
-  corruption.addEventListener("change", show);
-  reading.addEventListener("change", show);
-  step.addEventListener("input", show);
-  part("back").addEventListener("click", () => { step.value = Number(step.value) - 1; show(); });
-  part("on").addEventListener("click", () => { step.value = Number(step.value) + 1; show(); });
+  let timer = null;
+  function tick() {
+    const one = chosen();
+    const at = Number(step.value);
+    const next = at >= one.steps ? start(one) : at + 1;
+    step.value = next;
+    show();
+    timer = setTimeout(tick, next === start(one) ? FIRST : next >= one.steps ? LAST : PAUSE);
+  }
+  function run(on) {
+    clearTimeout(timer);
+    timer = on ? setTimeout(tick, FIRST) : null;
+    play.textContent = on ? "Pause" : "Play";
+  }
 
-  offer(model, data.models.map((one) => [one.name, one.label]));
+  model.addEventListener("change", () => { run(false); offerSplits(); offerFacts(); begin(); });
+  split.addEventListener("change", () => { run(false); offerFacts(); begin(); });
+  fact.addEventListener("change", () => { run(false); begin(); });
+  step.addEventListener("input", () => { run(false); show(); });
+  play.addEventListener("click", () => run(timer === null));
+
+  offer(model, data.models);
   offerSplits();
   offerFacts();
-  offerTraces();
-  startAtTheAnswer();
-  show();
+  begin();
   root.hidden = false;
+  // It plays by itself once it comes into sight, unless the reader wants no motion.
+  if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    const watch = new IntersectionObserver((seen) => {
+      if (!seen.some((one) => one.isIntersecting)) return;
+      watch.disconnect();
+      run(true);
+    });
+    watch.observe(root);
+  }
 })();

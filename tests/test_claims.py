@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reversal.common.errors import UserError
 from reversal.common.intervals import Interval
-from reversal.paper import claims, quantities
+from reversal.paper import claims, numbers
 
 RECALL = pd.DataFrame(
     [
@@ -27,11 +27,11 @@ RECALL = pd.DataFrame(
 @pytest.fixture
 def run(tmp_path):
     RECALL.to_csv(tmp_path / "recall.csv", index=False)
-    return quantities.Run("seeds", {"recall": tmp_path / "recall.csv"})
+    return numbers.Run("seeds", {"recall": tmp_path / "recall.csv"})
 
 
 def measured(run, value="accuracy", **entry):
-    return quantities.measure(quantities.parse({"table": "recall", "value": value} | entry, "x"), run, "x")
+    return numbers.measure(numbers.parse({"table": "recall", "value": value} | entry, "x"), run, "x")
 
 
 def claim(**entry):
@@ -61,7 +61,7 @@ def test_counts_can_be_added_and_extremes_of_seeds_taken(run):
 
 def test_what_a_run_does_not_have_is_not_measured(run):
     assert measured(run, where={"model": "gpt"}) is None
-    assert quantities.measure(quantities.parse({"table": "other", "value": "x"}, "x"), run, "x") is None
+    assert numbers.measure(numbers.parse({"table": "other", "value": "x"}, "x"), run, "x") is None
 
 
 def test_a_model_of_one_s_own_takes_the_place_of_the_paper_s(run):
@@ -113,7 +113,7 @@ def test_a_claim_and_its_contrary_never_both_hold(estimate, below, above, bound)
 
 
 def test_every_claim_is_judged_in_every_run(run):
-    lacking = quantities.Run("objectives", {})
+    lacking = numbers.Run("objectives", {})
     table = claims.evaluate([claim(above=0.5), claim(id="low", below=0.5)], {"seeds": run, "objectives": lacking})
     assert list(table.verdict) == ["holds", "not measured", "fails", "not measured"]
     assert list(table.columns) == ["claim", "run", "estimate", "low", "high", "verdict"]
@@ -145,7 +145,7 @@ def test_a_claim_without_a_test_or_with_a_slip_is_refused(entry, says):
 
 @given(st.floats(0, 1), st.integers(0, 2))
 def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
-    shown = quantities.percent(share, digits)
+    shown = numbers.percent(share, digits)
     assert (shown == f"{0:.{digits}f}%") <= (share == 0)
     assert (shown == f"{100:.{digits}f}%") <= (share == 1)
 
@@ -165,9 +165,9 @@ def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
     ],
 )
 def test_numbers_are_printed_as_their_format_says(value, form, shown):
-    assert quantities.show(value, form) == shown
+    assert numbers.show(value, form) == shown
 
 
 def test_an_estimate_is_printed_with_its_interval_where_it_has_one():
-    assert quantities.show_estimate(Interval(0.98, 0.86, 1.0), "percent") == "98% [86, 100]"
-    assert quantities.show_estimate(Interval(41.2, math.nan, math.nan), "nats") == "41"
+    assert numbers.show_estimate(Interval(0.98, 0.86, 1.0), "percent") == "98% [86, 100]"
+    assert numbers.show_estimate(Interval(41.2, math.nan, math.nan), "nats") == "41"

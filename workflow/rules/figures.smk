@@ -1,13 +1,19 @@
 """The figures of reversal.figures.registry, each drawn from tables, rows and arrays already on disk."""
 
 import json
+import re
 
 from reversal.figures import registry
 
 PROPERTIES = ["untrained" if UNTRAINED else "trained", *(["diffusion"] if DIFFUSION else [])]
-# Only the article shows reference runs, and it is about facts that were trained.
-REFERENCE_RUNS = [] if UNTRAINED else config["paper"]["reference_runs"]
-OBJECTIVE_RUNS = [] if UNTRAINED else config["paper"]["objective_runs"]
+ARTICLE = ["paper/article.md", "paper/appendices.md"]
+# The article is about generated people and both families; a study of anything else gets a report.
+HAS_ARTICLE = (
+    DATA["source"] == "generated"
+    and all(DATA["generated"][key] == DEFAULTS["data"]["generated"][key] for key in ("words", "templates"))
+    and len(set(FAMILIES.values())) == 2
+    and ONLY_MASKS
+)
 EXAMPLE = [f"{model}/seed_{FIRST_SEED}" for model in DIFFUSION[:1]]
 # The files of each kind of input that is not a table.
 SOURCES = {
@@ -19,6 +25,7 @@ SOURCES = {
     "facts": "<results>/data/facts.jsonl",
     "training_rows": "<results>/data/train.jsonl",
     "splits": expand("<results>/data/{split}.jsonl", split=SPLITS),
+    "claim_list": shipped("paper/claims.yaml"),
     # SMDM's values, comparable only on the data that SMDM was tested on.
     "published": shipped("paper/table3.csv") if DATA["source"] == "berglund" else [],
 }
@@ -35,6 +42,17 @@ OPTIONS = {
     ),
 }
 SECTIONS, TABLES = registry.SECTIONS, registry.TABLES
+# Other noise than masks is tested for its recall alone; bases are trained on nothing.
+RECALL_TABLES = {"step_scaling", "recall_differences", "likelihood", "objectives", "costs", "claims"}
+STUDY_TABLES = [
+    name
+    for name in TABLES
+    if (ONLY_MASKS or name in RECALL_TABLES) and not (UNTRAINED and name in ("objectives", "probe"))
+]
+REFERENCE = {}  # {run: [its tables]}; of some runs only costs are kept
+for file in sorted((ROOT / "paper/reference").glob("*/*.csv")):
+    if file.stem != "costs":
+        REFERENCE.setdefault(file.parent.name, []).append(file.stem)
 
 
 def find_inputs(figure):
@@ -42,45 +60,49 @@ def find_inputs(figure):
     return {kind: SOURCES.get(kind, f"<results>/tables/{kind}.csv") for kind in figure.inputs}
 
 
-def find_reference_inputs(figure, run, published=()):
-    """{input: its file} of a figure of a reference run."""
+def can_draw(figure):
+    """Whether this study has all that a figure is drawn from."""
+    masked = {"traces", "example_completions"}
+    return all(kind in STUDY_TABLES or kind in SOURCES and (ONLY_MASKS or kind not in masked) for kind in figure.inputs)
+
+
+def find_reference_figure(name):
+    """A figure, its inputs and its options, drawn of a reference run; its name is <run>_<figure>."""
+    run, _, like = name.partition("_")
+    if run not in REFERENCE or like not in registry.FIGURES:
+        sys.exit(f"error: {' or '.join(ARTICLE)} shows a figure {name}, which is not in figures/registry.py")
+    provenance = json.loads((ROOT / f"paper/reference/{run}/provenance.json").read_text(encoding="utf-8"))
+    published = shipped("paper/table3.csv") if provenance["data"] == "berglund" else []
+    figure = registry.label_reference(like, run)
     tables = {kind: shipped(f"paper/reference/{run}/{kind}.csv") for kind in figure.inputs if kind != "published"}
-    return tables | ({"published": published} if "published" in figure.inputs else {})
+    return (
+        figure,
+        tables | ({"published": published} if "published" in figure.inputs else {}),
+        {option: provenance["models"] if option == "models" else OPTIONS[option] for option in figure.options},
+    )
 
 
-def find_reference_figures(run):
-    """{name: (figure, inputs, options)} of a reference run."""
-    folder = ROOT / "paper/reference" / run
-    study = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))["study"]
-    published = shipped("paper/table3.csv") if study["theirs"] else []
-    options = {"models": {model["name"]: model["family"] for model in study["models"]}}
-    names = registry.select_reference_figures(study["generated"], {file.stem for file in folder.glob("*.csv")})
-    return {
-        f"{run}_{name}": (
-            registry.label_reference(name, run),
-            find_reference_inputs(registry.FIGURES[name], run, published),
-            options,
-        )
-        for name in names
-    }
+def read_article_figures():
+    """The names of the figures that the article and its appendices show."""
+    texts = [(ROOT / file).read_text(encoding="utf-8") for file in ARTICLE]
+    return re.findall(r'\{\{ *figure\("(\w+)"', "".join(texts))
 
 
 # {name: (figure, inputs, options)}
 DRAWINGS = {
     name: (figure, find_inputs(figure), {option: OPTIONS[option] for option in figure.options})
     for name, figure in registry.select_figures(PROPERTIES).items()
+    if can_draw(figure)
 }
-for run in REFERENCE_RUNS:
-    DRAWINGS |= find_reference_figures(run)
-DRAWINGS |= {
-    f"reference_{run}": (
-        registry.label_reference(run, run),
-        find_reference_inputs(registry.FIGURES[run], run),
-        {"models": FAMILIES},
-    )
-    for run in OBJECTIVE_RUNS
-}
-FIGURES = [name for name, (figure, *_) in DRAWINGS.items() if figure.is_default]
+if HAS_ARTICLE:
+    FIGURES = read_article_figures()
+    DRAWINGS |= {name: find_reference_figure(name) for name in FIGURES if name not in DRAWINGS}
+else:
+    FIGURES = [
+        name
+        for name, (figure, *_) in DRAWINGS.items()
+        if figure.is_default or (name == "objectives" and not ONLY_MASKS)
+    ]
 
 for name, (figure, inputs, options) in DRAWINGS.items():
 

@@ -1,71 +1,103 @@
-"""The post: its numbers, its Markdown for al-folio, and the page that stands alone."""
+"""The paper: its claims on this run and the reference runs, its Markdown for al-folio, and the page that stands alone."""
 
 PAPER = config["paper"]
 POST = f"{PAPER['date']}-{PAPER['slug']}"
+TRAIN_ROWS = {kind for model in MODELS.values() for kind in model["train_on"]}
 
 # The jobs of a run, as their logs and benchmark files are called; those that make the post come after the table.
 MEASURED = [
     *expand("prepare/{table}", table=["facts", "train", *ALL_SPLITS]),
-    *(["prepare/train_mentions"] if "mentions" in READ else []),
-    *(["reverse_words"] if "reversed" in READ else []),
-    *(f"base_{model['base']}/{name}" for name, model in config["models"].items()),
-    *(f"tokenizer/{name}" for name, model in config["models"].items() if model["base"] == "pretrain"),
-    *expand("needs/{model}", model=FAMILIES),
+    *(["prepare/train_mentions"] if "mentions" in TRAIN_ROWS else []),
+    *(["reverse_rows"] if "reversed" in TRAIN_ROWS else []),
+    *(f"base_{model['base']}/{name}" for name, model in MODELS.items()),
+    *(f"tokenizer/{name}" for name, model in MODELS.items() if model["base"] == "pretrain"),
+    *expand("preflight/{model}", model=FAMILIES),
     *expand(
         "{stage}/{trained}",
         stage=["untrained" if UNTRAINED else "finetune", "complete", "compare_likelihoods"],
         trained=TRAINED,
     ),
     *("score", "likelihood"),
-    *([] if KNOWN else ["objectives_table"]),
+    *([] if UNTRAINED else ["objectives_table"]),
+    *expand("figures/{figure}", figure=FIGURES),
 ]
-if not OTHER_NOISE:
+if ONLY_MASKS:
     MEASURED += [
-        *expand("{stage}/{trained}", stage=["trace", "peaks", "edit"], trained=TRAINED),
-        *expand("keyvalue/{staged}", staged=STAGED),
-        *expand("rewrite/{staged}", staged=REWRITTEN_MODELS),
-        *("aggregate", "symmetry", "edits_table", "sharing", "evidence"),
-        *expand("figures/{figure}", figure=FIGURES),
+        *expand("{stage}/{trained}", stage=["trace", "peaks", "rank_one_edits"], trained=TRAINED),
+        *expand("keyvalue/{staged}", staged=STAGES),
+        *expand("finetuned_edits/{staged}", staged=FINETUNED_EDIT_STAGES),
+        *("aggregate", "symmetry", "rank_one_edits_table", "finetuned_edits_table", "evidence", "explorer"),
+        *([] if UNTRAINED else [*expand("probe/{model}", model=FAMILIES), "probe_table"]),
     ]
-if not (KNOWN or OTHER_NOISE):
-    MEASURED += [*expand("probe/{model}", model=FAMILIES), "probe_table", "explorer"]
-TABLES = [
-    *("step_scaling", "recall_differences", "likelihood", "objectives", "probe"),
-    *("causal_trace", "traced_facts", "trace_maps", "time"),
-    *("keyvalue", "symmetry", "edits", "rewriting", "gradients", "evidence", "costs"),
-]
-EVIDENCE = {
-    "tables": expand("<results>/tables/{table}.csv", table=TABLES),
-    "models": expand("<results>/models/{first}", first=FIRST),
-    "data": expand("<results>/data/{table}.jsonl", table=["facts", "train", *RECALL_SPLITS]),
+# Tables of the reference runs, those first that most claims are about.
+CLAIMED = yaml.load(
+    (ROOT / "paper/claims.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
+CLAIMED_TABLES = [table for table in STUDY_TABLES if any(claim["table"] == table for claim in CLAIMED)]
+RUNS = list(dict.fromkeys([*(run for claim in CLAIMED for run in claim["runs"] if run in REFERENCE), *REFERENCE]))
+TABLE_FILES = expand("<results>/tables/{table}.csv", table=STUDY_TABLES)
+EXPLORER = "<results>/paper/explorer.json" if ONLY_MASKS else []
+CLAIMS = {
+    "claims": shipped("paper/claims.yaml"),
+    "reference": shipped([f"paper/reference/{run}/{table}.csv" for run in RUNS for table in REFERENCE[run]])
+    + shipped(expand("paper/reference/{run}/provenance.json", run=RUNS)),
 }
-KEPT = shipped(expand("paper/reference/{run}/{file}.json", run=KEPT_RUNS, file=["numbers", "provenance"]))
 SHOWN = {
+    **CLAIMS,
+    "sources": shipped(ARTICLE) if HAS_ARTICLE else [],
+    "numbers": shipped("paper/numbers.yaml"),
+    "bibliography": shipped("paper/references.bib"),
+    "verdicts": "<results>/tables/claims.csv",
+    "tables": TABLE_FILES,
     "figures": expand("<results>/figures/{figure}.svg", figure=FIGURES),
     "alternatives": expand("<results>/figures/{figure}.txt", figure=FIGURES),
-    "numbers": "<results>/paper/numbers.json",
-    "template": shipped("paper/post.md.j2"),
-    "sentences": shipped("paper/sentences.j2"),
-    "questions": shipped("paper/questions.j2"),
-    "beside": shipped("paper/kept.md.j2"),
-    "bibliography": shipped("paper/references.bib"),
-    # Not read: what the footers tell the age and the maker of.
-    "tables": EVIDENCE["tables"]
-    + expand("<results>/tables/step_scaling_by_{way}_direction.csv", way=["training", "question"]),
-    "models": EVIDENCE["models"],
-    "data": EVIDENCE["data"],
+    "explorer": EXPLORER,
 }
-# What a whole run leaves, beside data and recall: of looking into the networks, and for readers.
-INSIDE = [
-    *expand("<results>/tables/{table}.csv", table=["causal_trace", "symmetry", "edits"]),
-    *SHOWN["figures"],
-]
+# What a whole run leaves for readers.
 WRITTEN = [
     f"<results>/paper/{POST}.md",
     "<results>/paper/index.html",
-    *expand("<results>/tables/{table}.csv", table=["objectives", "probe"]),
-    *expand("<results>/paper/tables/{table}.html", table=TABLES),
+    *TABLE_FILES,
+    *SHOWN["figures"],
+    *expand("<results>/paper/tables/{table}.html", table=STUDY_TABLES),
 ]
+
+
+def provenance_of(wildcards, input):
+    """{file: [rule, script]} of each input that a rule of this workflow makes."""
+    makers = [rule for rule in workflow.rules if rule.script]
+    return {
+        str(file): [rule.name, rule.script.replace("..", "workflow", 1)]
+        for file in input
+        for rule in makers
+        if any(output.match(file) for output in rule.output)
+    }
+
+
+rule claims:
+    """The claims of the article, tested on this run and on the reference runs: a table and the matrix as a figure."""
+    input:
+        "<results>/tables/claims.csv",
+        "<results>/figures/claims.svg",
+
+
+rule evaluate_claims:
+    """Test every claim of the article on this run and on the reference runs."""
+    input:
+        **CLAIMS,
+        tables=expand("<results>/tables/{table}.csv", table=CLAIMED_TABLES),
+        code=library("render"),
+    output:
+        "<results>/tables/claims.csv",
+    log:
+        "<results>/logs/evaluate_claims.log",
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        config=config,
+    script:
+        "../scripts/render.py"
 
 
 rule costs:
@@ -73,10 +105,9 @@ rule costs:
     input:
         # Not read, but the last that the measured jobs make. Their logs and benchmark files are no inputs: who deletes
         # those should not have to train again.
-        tables=expand("<results>/tables/{table}.csv", table=["step_scaling", "likelihood"]),
-        objectives=[] if KNOWN else "<results>/tables/objectives.csv",
-        figures=[] if OTHER_NOISE else SHOWN["figures"],
-        explorer=[] if KNOWN or OTHER_NOISE else "<results>/paper/explorer.json",
+        tables=[file for file in TABLE_FILES if Path(file).stem != "costs"],
+        figures=SHOWN["figures"],
+        explorer=EXPLORER,
         code=library("costs"),
     output:
         "<results>/tables/costs.csv",
@@ -91,31 +122,6 @@ rule costs:
         energy=config["energy"],
     script:
         "../scripts/costs.py"
-
-
-rule numbers:
-    """Every number of the prose, and every choice between sentences, with its source."""
-    input:
-        **EVIDENCE,
-        histories=expand("<results>/models/{trained}.training.csv", trained=TRAINED),
-        published=shipped("paper/table3.csv"),
-        bases=expand("<results>/models/{model}/base", model=FAMILIES),
-        shipped=shipped("data/base/shipped.json"),
-        kept=KEPT,
-        taught=shipped(expand("paper/reference/{run}/objectives.csv", run=TAUGHT_RUNS)),
-        code=library("render"),
-    output:
-        "<results>/paper/numbers.json",
-    log:
-        "<results>/logs/numbers.log",
-    localrule: True
-    conda:
-        "../../envs/reversal.yaml"
-    params:
-        config=config,
-        trained=TRAINED,
-    script:
-        "../scripts/render.py"
 
 
 rule explorer:
@@ -143,7 +149,7 @@ rule explorer:
 
 
 rule post:
-    """The post as Markdown for an al-folio site: the file goes to _posts, assets to assets."""
+    """The article, or a report of a study of other data, as Markdown for an al-folio site."""
     input:
         **SHOWN,
         code=library("render"),
@@ -159,16 +165,15 @@ rule post:
         "../../envs/reversal.yaml"
     params:
         config=config,
-        makers=makers,
+        makers=provenance_of,
     script:
         "../scripts/render.py"
 
 
 rule page:
-    """The post as one HTML file that needs nothing else, with the explorer in it."""
+    """The same as one HTML file that needs nothing else, with the explorer in it."""
     input:
         **SHOWN,
-        explorer="<results>/paper/explorer.json",
         page=shipped("paper/page.html.j2"),
         style=shipped("paper/page.css"),
         script=shipped("paper/explorer.js"),
@@ -188,7 +193,7 @@ rule page:
         "../../envs/reversal.yaml"
     params:
         config=config,
-        makers=makers,
+        makers=provenance_of,
     script:
         "../scripts/render.py"
 
@@ -196,18 +201,18 @@ rule page:
 rule sortable:
     """The tables as pages whose columns sort, for Snakemake's report."""
     input:
-        tables=EVIDENCE["tables"],
+        tables=TABLE_FILES,
         template=shipped("paper/sortable.html.j2"),
         code=library("render"),
     output:
         [
             report(
-                f"<results>/paper/tables/{table}.html",
+                f"<results>/paper/tables/{name}.html",
                 category=f"{len(SECTIONS) + 1:02} Tables",
                 caption="../../paper/report/table.rst",
-                labels={"table": table.replace("_", " ")},
+                labels={"table": TABLES[name].title, "contents": TABLES[name].caption},
             )
-            for table in TABLES
+            for name in STUDY_TABLES
         ],
     log:
         "<results>/logs/sortable.log",

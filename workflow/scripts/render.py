@@ -1,4 +1,4 @@
-"""Write one part of the paper: its numbers, the explorer's data, the post, the page, or tables for the report."""
+"""Write one part of the paper: its claims, the explorer's data, the post, the page, or tables for the report."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ with jobs.job(snakemake):
     root = Path(write.__file__).parents[3]
     given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
     match snakemake.rule.rpartition("_")[-1]:  # a workflow that imports this one may put a name before
-        case "numbers":
-            write.numbers_file(given, output[0], **params)
+        case "claims":
+            write.claims_file(given, output[0], **params)
         case "explorer":
             write.explorer_file(given, output[0], **params)
         case "post":

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import yaml
+
 from ..data import facts
 from ..recall import files as completion_files
 from ..tracing import files as trace_files
@@ -37,5 +39,6 @@ READERS = {
     "facts": lambda files: facts.read_facts(*files),
     "training_rows": lambda files: facts.read(*files),
     "splits": lambda files: {Path(file).stem: facts.read(file) for file in files},
+    "claim_list": lambda files: yaml.safe_load(Path(files[0]).read_text(encoding="utf-8")),
     "questions": lambda files: [row for file in files for row in facts.read(file)],
 }

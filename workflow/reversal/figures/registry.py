@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 SECTIONS = (
     *("The finding", "The reversal curse", "Dataset", "Denoising", "Fine-tuning", "Step scaling"),
     *("What lifts the curse", "Causal tracing", "Symmetry of keys and values", "Rank-one edits", "Fine-tuned edits"),
-    *("Shared or separate storage", "Reference runs"),
+    *("Shared or separate storage", "Reference runs", "Claims"),
 )
 
 
@@ -60,6 +60,18 @@ FIGURES = {
         correct answers, in this order: {recalled}. Beside it, how much more likely each model finds the correct name
         than a wrong one.""",
         needs=("untrained",),
+    ),
+    "first_screen": Figure(
+        function="example.ask_both_ways",
+        inputs=("completions",),
+        title="One person asked both ways",
+        section="The finding",
+        caption="""One person taught name first, asked forward and in reverse, and the answers of one model of each
+        family. Percentages: correct answers to all such questions in this run. The person is chosen to show the
+        difference.""",
+        alt="""Questions about {name}, who was taught name first, asked forward and in reverse, with the answers of the
+        models marked as correct or wrong. Correct of all such questions: {recalled}.""",
+        needs=("trained",),
     ),
     "finding": Figure(
         function="recall.finding",
@@ -190,7 +202,7 @@ FIGURES = {
         {idle}. Largest for hidden states: {state}. For MLPs: {mlp}. For attention: {attn}.""",
     ),
     "trace_necessity": Figure(
-        function="tracing.trace_sides",
+        function="tracing.trace_necessity",
         inputs=("causal_trace",),
         title="Sufficient and necessary states",
         section="Causal tracing",
@@ -214,7 +226,7 @@ FIGURES = {
         when one or several layers are restored together. Largest: {shares}.""",
     ),
     "trace_directions": Figure(
-        function="tracing.trace_alike",
+        function="tracing.trace_directions",
         inputs=("causal_trace",),
         title="Traces by the direction of training",
         section="Causal tracing",
@@ -227,7 +239,7 @@ FIGURES = {
         needs=("diffusion", "trained"),
     ),
     "handover": Figure(
-        function="tracing.hand_over",
+        function="tracing.handover",
         inputs=("time",),
         title="Handover from the subject to the answer",
         section="Causal tracing",
@@ -240,7 +252,7 @@ FIGURES = {
         needs=("diffusion",),
     ),
     "corrupted_steps": Figure(
-        function="tracing.hidden_steps",
+        function="tracing.corrupted_steps",
         inputs=("time",),
         title="When the subject is needed",
         section="Causal tracing",
@@ -357,6 +369,76 @@ FIGURES = {
         needs=("trained",),
         is_default=False,
     ),
+    "four_masks": Figure(
+        function="highlights.four_masks",
+        inputs=("facts", "training_rows"),
+        title="One sentence under four masks",
+        section="Denoising",
+        caption="""One training sentence, "A is B", under four masks. Which direction of the fact it teaches depends on
+        where the masks fall; a model that reads from left to right only ever meets the first kind.""",
+        alt="""The sentence "{sentence}" in boxes, four times: with its object masked, with its subject masked, with
+        some words of each masked, and with both masked.""",
+        needs=("diffusion", "trained"),
+        options=(),
+    ),
+    "exposure": Figure(
+        function="highlights.exposure",
+        inputs=("objectives",),
+        title="Recall by exposure",
+        section="What lifts the curse",
+        caption="""Recall in the reverse direction against the share of presentations in which a subject may be masked.
+        Bands are 95% intervals over people and templates.""",
+        alt="""Two lines with bands, names and descriptions, of the share of correct answers in the reverse direction
+        against the share of presentations in which the subject may be masked. {recalled}.""",
+        needs=("trained",),
+        is_default=False,
+    ),
+    "main_objectives": Figure(
+        function="highlights.main_objectives",
+        inputs=("objectives",),
+        title="What training must contain",
+        section="What lifts the curse",
+        caption="""Recall in the reverse direction after training with nine objectives. Top: the subject is predicted
+        from the object. Bottom: it never is. Bars are 95% intervals over people and templates.""",
+        alt="""Dots with intervals of the share of correct answers in the reverse direction, a row for each training
+        objective, in two groups. {recalled}.""",
+        needs=("trained",),
+        is_default=False,
+    ),
+    "crossover": Figure(
+        function="highlights.crossover",
+        inputs=("causal_trace",),
+        title="Where a name and a description are",
+        section="Causal tracing",
+        caption="""Share of the total effect recovered by restoring all subject tokens, or the answer positions, after
+        each layer, at t1, in the reverse direction; diffusion model, with 95% intervals. A name stays with the
+        subject and then crosses over; a description is at the answer positions at once.""",
+        alt="""Two line plots, for names and for descriptions, of the share of the total effect recovered after each
+        layer: {shares}.""",
+        needs=("diffusion", "trained"),
+    ),
+    "edit_transfer": Figure(
+        function="highlights.edit_transfer",
+        inputs=("finetuned_edits",),
+        title="Transfer of an edit",
+        section="Fine-tuned edits",
+        caption="""How much of what an edit adds to the new answer, in nats, appears when the same question is asked
+        in other words, and when the fact is asked in reverse; diffusion model, people taught both ways, with 95%
+        intervals over facts.""",
+        alt="""Bars with intervals of the share of an edit's effect that appears elsewhere: {shares}.""",
+        needs=("diffusion", "trained"),
+    ),
+    "claims": Figure(
+        function="claims.claims",
+        inputs=("claims", "claim_list"),
+        title="Claims and runs",
+        section="Claims",
+        caption="""The claims of the article in this run and in the reference runs. A claim holds where the whole 95%
+        interval lies within its bounds, fails where the whole interval lies outside, and is inconclusive otherwise; a
+        dash marks what a run does not measure.""",
+        alt="""A table of {claims} and the runs that test them. {verdicts}.""",
+        options=(),
+    ),
 }
 
 TABLES = {
@@ -379,6 +461,7 @@ TABLES = {
     ),
     "gradients": Table("Gradients", "Cosine similarity of the gradients of a fact's questions."),
     "evidence": Table("Evidence on storage", "All measures as shares of what shared storage would show."),
+    "claims": Table("Claims", "The article's claims in this run and the reference runs, and whether each holds."),
     "costs": Table("Costs", "Time, memory and an estimate of the energy of every job."),
 }
 
@@ -403,4 +486,4 @@ def select_reference_figures(is_generated: bool, tables) -> list[str]:
 def label_reference(name: str, run: str) -> Figure:
     """A figure as drawn of a reference run, whose name leads its title and its caption."""
     figure, caption = FIGURES[name], f"Reference run {run}. {FIGURES[name].caption}"
-    return replace(figure, title=f"{run}: {figure.title}", caption=caption, section=SECTIONS[-1], is_default=True)
+    return replace(figure, title=f"{run}: {figure.title}", caption=caption, section="Reference runs", is_default=True)

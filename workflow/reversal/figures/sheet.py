@@ -29,8 +29,9 @@ class Cell(NamedTuple):
 class Sheet:
     """A page of a figure's width that grows downwards; `y`, in points from the top, is where the next item goes."""
 
-    def __init__(self):
-        self.figure = Figure(figsize=(POINTS / PER_INCH, 1))
+    def __init__(self, width=POINTS):
+        self.width = width
+        self.figure = Figure(figsize=(width / PER_INCH, 1))
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.axis("off")
         self.panels = []
@@ -48,7 +49,7 @@ class Sheet:
         self.y += 12
         self.text(MARGIN, self.y, text, size=NORMAL + 0.5, fontweight="bold")
         if note:
-            self.text(POINTS - MARGIN, self.y, note, size=NORMAL - 0.5, color=FAINT, ha="right")
+            self.text(self.width - MARGIN, self.y, note, size=NORMAL - 0.5, color=FAINT, ha="right")
         self.y += 6
 
     def box(self, x, y, width, height, **options):
@@ -87,10 +88,10 @@ class Sheet:
     def finish(self):
         """The figure, as high as its content."""
         height = self.y + MARGIN
-        self.figure.set_size_inches(POINTS / PER_INCH, height / PER_INCH)
-        self.axes.set(xlim=(0, POINTS), ylim=(height, 0))
+        self.figure.set_size_inches(self.width / PER_INCH, height / PER_INCH)
+        self.axes.set(xlim=(0, self.width), ylim=(height, 0))
         for axes, x, y, wide, tall in self.panels:
-            axes.set_position((x / POINTS, 1 - (y + tall) / height, wide / POINTS, tall / height))
+            axes.set_position((x / self.width, 1 - (y + tall) / height, wide / self.width, tall / height))
         return self.figure
 
 

@@ -1,4 +1,4 @@
-"""The references: read, checked against the citations, and set as HTML."""
+"""The references: read from BibTeX, and set as HTML."""
 
 from pybtex.backends.html import Backend
 from pybtex.database import parse_file
@@ -14,14 +14,6 @@ def read(path):
         return parse_file(str(path), "bibtex").entries
     except PybtexError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-
-
-def check(cited, entries, path):
-    """Every citation has an entry, every entry a citation."""
-    if missing := [key for key in dict.fromkeys(cited) if key not in set(entries)]:
-        raise UserError(f"{path} has no entry {', '.join(missing)}; the post cites it")
-    if unused := sorted(set(entries) - set(cited)):
-        raise UserError(f"{path}: nothing cites {', '.join(unused)}; cite it or leave it out")
 
 
 def references(cited, entries):

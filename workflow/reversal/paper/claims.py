@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..common.errors import UserError
-from . import quantities
+from . import numbers
 
 HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURED = VERDICTS = ("holds", "fails", "inconclusive", "not measured")
 COLUMNS = ["claim", "run", "estimate", "low", "high", "verdict"]
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
     id: str
     says: str
     short: str  # for the matrix of claims and runs
-    quantity: quantities.Quantity
+    quantity: numbers.Quantity
     above: float | None
     below: float | None
     runs: list  # the reference runs that the sentence is about
@@ -37,17 +37,17 @@ class Claim(NamedTuple):
 
     def show_bound(self, bound):
         """A bound in the claim's format, without rounding it away."""
-        scale = quantities.FORMATS[self.quantity.format][2]
-        return f"{scale * bound:g}".replace("-", quantities.MINUS) + {100: "%"}.get(scale, "")
+        scale = numbers.FORMATS[self.quantity.format][2]
+        return f"{scale * bound:g}".replace("-", numbers.MINUS) + {100: "%"}.get(scale, "")
 
     def show(self, found):
         """An estimate with its interval in the claim's format."""
-        return quantities.show_estimate(found, self.quantity.format, self.quantity.digits)
+        return numbers.show_estimate(found, self.quantity.format, self.quantity.digits)
 
 
 def read(path):
     """The claims of a file, in its order."""
-    claims = [_parse(entry, path) for entry in quantities.read_yaml(path)]
+    claims = [_parse(entry, path) for entry in numbers.read_yaml(path)]
     ids = [claim.id for claim in claims]
     if twice := sorted({name for name in ids if ids.count(name) > 1}):
         raise UserError(f"{path}: two claims have the id {twice[0]}")
@@ -62,7 +62,7 @@ def _parse(entry, path):
     bounds = [entry.get(side) for side in ("above", "below")]
     if bounds == [None, None]:
         raise UserError(f"{source}: a claim has a bound, above or below")
-    quantity = quantities.parse({key: value for key, value in entry.items() if key not in OWN_KEYS}, source)
+    quantity = numbers.parse({key: value for key, value in entry.items() if key not in OWN_KEYS}, source)
     short = entry.get("short", entry["id"].replace("-", " "))
     return Claim(entry["id"], " ".join(entry["says"].split()), short, quantity, *bounds, entry["runs"])
 
@@ -84,7 +84,7 @@ def evaluate(claims, runs, source="paper/claims.yaml"):
     rows = []
     for claim in claims:
         for name, run in runs.items():
-            found = quantities.measure(claim.quantity, run, f"{source}: {claim.id}")
+            found = numbers.measure(claim.quantity, run, f"{source}: {claim.id}")
             rows.append([claim.id, name, *(found or [math.nan] * 3), verdict(found, claim.above, claim.below)])
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -113,4 +113,4 @@ _FAILED = {FAILS: "fails", INCONCLUSIVE: "is inconclusive", NOT_MEASURED: "is no
 
 
 def _interval(row):
-    return quantities.Interval(row.estimate, row.low, row.high)
+    return numbers.Interval(row.estimate, row.low, row.high)

@@ -78,13 +78,6 @@ def contents(tokens):
     return listed
 
 
-def check_headings(tokens):
-    """Two headings with one anchor would lead to one place."""
-    slugs = [slug(name) for _, _, name in headings(tokens)]
-    if twice := sorted({one for one in slugs if slugs.count(one) > 1}):
-        raise UserError(f"the post has two headings with the anchor {twice[0]}; give each its own name")
-
-
 def check_anchors(names):
     """Two headings with one anchor would lead to one place."""
     slugs = [slug(name) for name in names]

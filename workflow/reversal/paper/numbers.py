@@ -1,334 +1,257 @@
-"""Every number of the prose, and every choice between sentences, computed from the sources, with its files.
+"""Quantities: numbers that the paper takes from tables, each named by run, table, rows and column.
 
-A finding is {estimate, low, high}; with a `verdict` it says whether its interval lies above zero ("more"), below it
-("less") or around it ("unclear"). With several seeds the estimate is their mean and the interval spans all of theirs,
-so that a verdict holds for every seed; differences of recall are of all seeds' prompts.
+    {run: seeds, table: step_scaling, where: {model: mdm, split: p2d_reverse, steps: max}, value: accuracy}
+
+One mechanism serves the numbers in the prose (paper/numbers.yaml) and the claims (paper/claims.yaml). The rows that
+`where` selects may differ in their seed alone; they are pooled into one estimate with its interval.
 """
 
+import functools
 import math
+from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
+import pandas as pd
+import yaml
 
-from ..data.facts import RECALL_SPLITS, SPLITS
-from ..figures.read import last
-from ..storage.vocabulary import DONOR, RIDGE
-from . import numbers_memory, numbers_objectives, numbers_tracing
-from .costs import PEAKS, SUMS
-from .findings import finding, judged, over_seeds
+from ..common.contrasts import pool_seeds
+from ..common.errors import UserError
+from ..common.intervals import Interval
+from ..figures.read import read_table
 
-
-def compute(sources):
-    """{dotted name: {"value", "source"}}, sorted as the sections are; a source is the files a number comes from."""
-    found = {}
-    for section, make in SECTIONS.items():
-        for key, value in _leaves(make(sources)):
-            name = f"{section}.{key}"
-            found[name] = {"value": value, "source": source(name)}
-    return found
+MINUS = "−"
+UNKNOWN = "–"
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+EXTREMES = ("max", "min", "first")
 
 
-def source(name):
-    """The files that a number comes from: those of the longest prefix of its name that FILES knows."""
-    while name not in FILES:
-        name = name.rpartition(".")[0]
-    return FILES[name]
+class Quantity(NamedTuple):
+    """Which number of which table."""
+
+    table: str
+    value: str  # its column
+    where: dict = {}
+    run: str = "this"  # or "paper", or a folder of paper/reference
+    low: str | None = None  # columns of the interval; None: ci_low and ci_high, or those named like the value
+    high: str | None = None
+    format: str = "number"
+    digits: int | None = None
+    pool: str = "mean"  # over seeds; or sum, min, max, which have no interval
 
 
-def nested(numbers):
-    """What `compute` found, as the template names it."""
-    tree = {}
-    for dotted, leaf in numbers.items():
-        *path, last = dotted.split(".")
-        branch = tree
-        for part in path:
-            branch = branch.setdefault(part, {})
-        branch[last] = leaf["value"]
-    return tree
+class Run:
+    """The tables of one run, {name: file}; `models` gives the run's names for the models `mdm` and `ar`."""
+
+    def __init__(self, name, files, models=None):
+        self.name, self.files, self.models = name, dict(files), models or {}
+        self.table = functools.cache(self._table)
+
+    def _table(self, name):
+        """A table, or None where the run has none of this name."""
+        return read_table(self.files[name]) if name in self.files else None
 
 
-def _leaves(value, path=()):
-    if isinstance(value, dict) and value:
-        for key, part in value.items():
-            if "." in str(key):
-                raise ValueError(f"{key!r} has a dot; names of numbers are joined by dots")
-            yield from _leaves(part, (*path, str(key)))
-    else:
-        yield ".".join(path), _plain(value)
+def group_runs(files):
+    """The runs, by name, that tables paper/reference/<run>/<table>.csv belong to."""
+    tables = {}
+    for file in map(Path, files):
+        tables.setdefault(file.parent.name, {})[file.stem] = file
+    return {name: Run(name, own) for name, own in tables.items()}
 
 
-def _plain(value):
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def read_yaml(path):
+    """What a YAML file holds; an error names its line."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def study(sources):
-    """The study's own description of itself."""
-    config, rows = sources.config, sources.rows
-    splits = {name: rows[name] for name in RECALL_SPLITS}
-    groups = [fact["group"] for fact in sources.facts]
-    return {
-        "generated": config["data"]["source"] == "generated",
-        "theirs": sources.theirs,
-        "rows_from": config["data"]["rows"]["train"],
-        "people": len(sources.facts),
-        "people_by_group": {group: groups.count(group) for group in ("p2d", "d2p", "both")},
-        "train_rows": len(rows["train"]),
-        "test_rows": {name: len(own) for name, own in splits.items()},
-        "test_templates": len({row["template"] for row in rows["p2d_same"]}),
-        "held_out": _frames(rows["train"]).isdisjoint(_frames(row for own in splits.values() for row in own)),
-        "example": _example(sources),
-        "models": [
-            {
-                "name": name,
-                "label": label,
-                "family": sources.families[name],
-                "origin": sources.origins[name],
-            }
-            for name, label in sources.labels.items()
-        ],
-        "labels": sources.labels,
-        "largest": max(network["parameters"] for network in sources.networks.values()),
-        "same_shape": len({_shape(network) for network in sources.networks.values()}) == 1,
-        "mdm": sources.first("diffusion"),
-        "ar": sources.first("autoregressive"),
-        "seeds": config["seeds"],
-        "splits": {name: _split(split) for name, split in SPLITS.items()},
-    }
+def parse(entry, source):
+    """The `Quantity` of a mapping; `source` names the mapping in errors."""
+    for key in ("table", "value"):
+        if key not in entry:
+            raise UserError(f"{source}: {key} is missing")
+    if unknown := sorted(set(entry) - set(Quantity._fields)):
+        raise UserError(f"{source}: unknown key {unknown[0]}; known: {', '.join(Quantity._fields)}")
+    quantity = Quantity(**entry)
+    if quantity.format not in FORMATS:
+        raise UserError(f"{source}: format is {quantity.format}; known: {', '.join(FORMATS)}")
+    if quantity.pool not in ("mean", "sum", "min", "max"):
+        raise UserError(f"{source}: pool is {quantity.pool}; known: mean, sum, min, max")
+    return quantity
 
 
-def _frames(rows):
-    """What is around the subjects of rows, in their prompts."""
-    return {(row["prompt"][: row["subject"][0]], row["prompt"][row["subject"][1] :]) for row in rows}
+def read_numbers(path):
+    """The quantities of a file like paper/numbers.yaml, by name."""
+    return {name: parse(entry, f"{path}: {name}") for name, entry in (read_yaml(path) or {}).items()}
 
 
-def _shape(network):
-    return tuple(network[part] for part in ("architecture", "layers", "heads", "width", "mlp"))
+def measure(quantity, run, source):
+    """The `Interval` of a quantity in a run; None where the run has no such table or no such rows."""
+    table = run.table(quantity.table)
+    if table is None or table.empty:
+        return None
+    source = f"{source}: {run.files[quantity.table]}"
+    rows = select(table, quantity.where, source, run.models)
+    columns = [quantity.value, *_interval_columns(quantity, table)]
+    for column in filter(None, columns):
+        _require_column(table, column, source)
+    values = rows[quantity.value].astype(float)
+    rows, values = rows[values.notna()], values[values.notna()]
+    if rows.empty:
+        return None
+    if quantity.pool != "mean":
+        return Interval(float(getattr(values, quantity.pool)()), math.nan, math.nan)
+    _require_one_row_per_seed(rows, columns, source)
+    ends = [rows[column].astype(float) if column else pd.Series(math.nan, rows.index) for column in columns[1:]]
+    return pool_seeds(values, *ends)
 
 
-def _split(split):
-    how = {"same": " asked as taught", "reverse": " asked in reverse", "both": " taught both ways"}[split.trained]
-    return {"file": split.file, "answer_type": split.answer_type, "trained": split.trained, "phrase": f"{split.answer_type}s{how}"}
-
-
-def _example(sources):
-    """A sentence that teaches of a person in one direction, and a question in the other."""
-    ahead, back = sources.rows["p2d_same"][0], sources.rows["p2d_reverse"][0]
-    taught = next(row for row in sources.rows["train"] if row["fact"] == ahead["fact"])
-    return {"taught": taught["prompt"] + taught["completion"], "reverse": back["prompt"]}
-
-
-def networks(sources):
-    """Shapes, read from the models themselves."""
-    return sources.networks
-
-
-def sampling(sources):
-    """How answers are drawn."""
-    own = {
-        sources.labels[name]: model["canvas"] for name, model in sources.config["models"].items() if "canvas" in model
-    }
-    samples = sources.config["likelihood"]["samples"]
-    return sources.config["sampling"] | {"own_canvas": own, "likelihood_samples": samples}
-
-
-def training(sources):
-    """The recipe, what of it the base had, and where each model's loss went: means over the first and last epoch."""
-    config = sources.config
-    here = any(model["base"] == "pretrain" for model in config["models"].values())
-    found = {}
-    for model, history in sources.histories.groupby("model"):
-        ends = [history[history.epoch == epoch].loss.mean() for epoch in (history.epoch.min(), history.epoch.max())]
-        found[model] = {"first_loss": ends[0], "last_loss": ends[1]}
-    cut = config["pretraining"]["recipe"].get("subword_dropout", 0) if here else 0
-    return {"recipe": config["training"], "pretraining_subword_dropout": cut, "models": found}
-
-
-def recall(sources):
-    """Recall: by steps, against the other family, and asked the other way round."""
-    scaling = sources.tables["step_scaling"]
-    mdm, ar = sources.first("diffusion"), sources.first("autoregressive")
-    steps = sorted(int(step) for step in scaling.steps.dropna().unique())
-    found = {"steps": steps, "fewest": min(steps, default=0), "most": max(steps, default=0), "at": {}, "curve": {}}
-    for model in sources.families:
-        own = scaling[scaling.model == model]
-        found["curve"][model] = (
-            {
-                split: {step: _accuracy(own[(own.split == split) & (own.steps == step)]) for step in steps}
-                for split in RECALL_SPLITS
-            }
-            if own.steps.notna().any()
-            else {}
-        )
-        found["at"][model] = {split: _accuracy(last(own[own.split == split])) for split in RECALL_SPLITS}
-    differences = sources.tables["recall_differences"]
-    found["curse"] = {
-        model: {
-            row.split.split("_")[0]: _difference(row) for row in _contrast(differences, "people", model).itertuples()
-        }
-        for model in sources.families
-    }
-    gained = _contrast(differences, "steps", mdm)
-    found["gain"] = _by_split(gained[gained.against_steps == gained.against_steps.min()])
-    versus = _contrast(differences, "family", mdm)
-    found["versus"] = _by_split(versus[(versus.against_model == ar) & (versus.steps == versus.steps.max())])
-    # So many steps that more change nothing: they reveal the same tokens in the same order, later.
-    settled = gained[gained.agree.groupby(gained.against_steps).transform("min") == 1]
-    found["settled"] = None if settled.empty else int(settled.against_steps.min())
-    return found
-
-
-def _accuracy(rows):
-    return over_seeds(rows.accuracy, rows.ci_low, rows.ci_high) | {"n": int(rows.n.sum())}
-
-
-def _contrast(differences, kind, model):
-    return differences[(differences.contrast == kind) & (differences.model == model)]
-
-
-def _by_split(rows):
-    return {row.split: _difference(row) for row in rows.itertuples()}
-
-
-def _difference(row):
-    found = judged(finding(row.difference, row.ci_low, row.ci_high))
-    return found | {"first": row.first, "second": row.second}
-
-
-def likelihood(sources):
-    """Is the right answer more likely than a wrong one? Log-likelihood ratios in nats."""
-    table = sources.tables["likelihood"]
-    found = {}
-    for model in sources.families:
-        found[model] = {}
-        for split in RECALL_SPLITS:
-            rows = table[(table.model == model) & (table.split == split)]
-            found[model][split] = judged(over_seeds(rows.difference, rows.ci_low, rows.ci_high)) | {
-                "preferred": over_seeds(rows.right_more_likely, rows.preferred_low, rows.preferred_high),
-                "n": int(rows.n.sum()),
-            }
-    return found
-
-
-def probe(sources):
-    """What each base was asked `about`."""
-    table = sources.tables["probe"]
-    before = table[table.stage == "pretrained"].groupby("model").about.first()
-    return {name: {"about": before[name]} for name in sources.config["models"]}
-
-
-SETTINGS = ("data", "training", "likelihood", "tracing", "keyvalue", "symmetry", "edits", "rewriting")
-
-
-def settings(sources):
-    """{section: {setting: value as text}} of what the numbers depend on, from the configuration and the tables."""
-    config = sources.config | {"data": sources.config["data"].get(sources.config["data"]["source"], {})}
-    found = {section: dict(_flat(config[section])) for section in SETTINGS}
-    for name, model in config["models"].items():
-        own = {key: model[key] for key in ("objective", "train_on", "training", "network", "canvas") if key in model}
-        found[sources.labels[name]] = dict(_flat(own))
-    extractions = sources.tables["keyvalue"]
-    if len(extractions):
-        templates = {
-            answer_type: sorted(set(rows.template))
-            for answer_type, rows in extractions.groupby(extractions.split.map(lambda split: SPLITS[split].answer_type))
-        }
-        found["keyvalue"] |= {f"template asking for the {answer_type}": _setting(own) for answer_type, own in templates.items()}
-        accepted_prefixes = extractions.groupby("model", sort=False).prefixes.unique()
-        found["keyvalue"]["prefixes used, the empty one included"] = ", ".join(
-            f"{sources.labels[model]} {_setting(sorted(own))}" for model, own in accepted_prefixes.items()
-        )
-    found["edits"] |= {"ridge, of the second moment's mean diagonal": f"{RIDGE:g}", "donor": DONOR}
-    return found
-
-
-def _flat(values, path=()):
-    """(name, text) of nested settings, names joined by commas."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, (*path, name))
+def select(table, where, source, models=None):
+    """The rows of `table` that meet all conditions of `where`, extremes last: among the rows that meet the others."""
+    rows = table
+    for column in where:
+        _require_column(table, column, source)
+    for column, wanted in sorted(where.items(), key=lambda item: _is_extreme(item[1])):
+        if _is_extreme(wanted):
+            rows = _extreme(rows, column, wanted)
         else:
-            yield ", ".join((*path, name)).replace("_", " "), _setting(value)
+            wanted = wanted if isinstance(wanted, list) else [wanted]
+            rows = rows[_matches(rows[column], [_model_name(one, column, models) for one in wanted])]
+    return rows
 
 
-def _setting(value):
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_setting, value))
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _is_extreme(wanted):
+    return isinstance(wanted, str) and wanted in EXTREMES
 
 
-def published(sources):
-    """The published recall, and the numbers of runs kept with the paper."""
-    table = sources.published.set_index("steps")
-    recalled = {int(step): {split: table.loc[step, split] for split in RECALL_SPLITS} for step in table.index}
-    return {"recall": recalled, "kept": sources.kept}
+def _extreme(rows, column, wanted):
+    values = rows[column].dropna()
+    if values.empty:
+        return rows
+    return rows[rows[column] == (values.iloc[0] if wanted == "first" else getattr(values, wanted)())]
 
 
-def costs(sources):
-    """What the jobs cost, by rule and together."""
-    table, energy = sources.tables["costs"], sources.config["energy"]
-    peaks = table[PEAKS].max()
-    by_rule = table.groupby("rule", sort=False)
-    rules = by_rule[[*SUMS, "watt_hours"]].sum().join(by_rule[PEAKS].max()).reset_index()
-    total = table[[*SUMS, "watt_hours"]].sum()
-    return {"rules": rules.to_dict("records"), "total": {**total, **peaks}, **energy}
+def _matches(values, wanted):
+    """Whether each of a column's `values` is one of `wanted`; None is an empty field, "any" one that is not empty."""
+    if wanted == ["any"]:
+        return values.notna()
+    known = [one for one in wanted if one is not None]
+    found = values.isin(known) | values.astype(str).isin(list(map(str, known)))
+    return found | values.isna() if None in wanted else found & values.notna()
 
 
-SECTIONS = {
-    "study": study,
-    "networks": networks,
-    "sampling": sampling,
-    "training": training,
-    "recall": recall,
-    "likelihood": likelihood,
-    "objectives": numbers_objectives.objectives,
-    "probe": probe,
-    "tracing": numbers_tracing.tracing,
-    "keyvalue": numbers_memory.keyvalue,
-    "symmetry": numbers_memory.symmetry,
-    "edits": numbers_memory.edits,
-    "settings": settings,
-    "rewriting": numbers_memory.rewriting,
-    "evidence": numbers_memory.evidence,
-    "costs": costs,
-    "published": published,
+def _model_name(value, column, models):
+    return (models or {}).get(value, value) if column in ("model", "against_model") else value
+
+
+def _interval_columns(quantity, table):
+    """The columns with the interval's ends, None where there are none: as named, like the value, or ci_low, ci_high."""
+    ends = []
+    for end, named in (("low", quantity.low), ("high", quantity.high)):
+        usual = [f"{quantity.value}_{end}", f"ci_{end}"]
+        ends.append(named or next((column for column in usual if column in table), None))
+    return ends
+
+
+def _require_column(table, column, source):
+    if column not in table:
+        raise UserError(f"{source} has no column {column}; it has {', '.join(table.columns)}")
+
+
+def _require_one_row_per_seed(rows, measured, source):
+    if len(rows) == 1 or ("seed" in rows and rows.seed.is_unique):
+        return
+    keys = [column for column in rows if column not in (*measured, "seed") and not _is_measurement(rows[column])]
+    differ = [column for column in keys if rows[column].nunique(dropna=False) > 1] or ["seed"]
+    raise UserError(
+        f"{source}: {len(rows)} rows meet the conditions; they differ in {', '.join(differ)}: name one in where"
+    )
+
+
+def _is_measurement(values):
+    return values.dtype.kind == "f" and not (values.dropna() % 1 == 0).all()
+
+
+def number(value, digits=2):
+    """A number with `digits` after the point; its minus is a minus, and what rounds to 0 has none."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    rounded = f"{value:,.{digits}f}"
+    return rounded.replace("-", "" if float(rounded.replace(",", "")) == 0 else MINUS)
+
+
+def percent(share, digits=0):
+    """A share in percent; what is not quite none or all never looks so."""
+    if math.isnan(share):
+        return UNKNOWN
+    smallest = 10.0**-digits
+    if 0 < 100 * share <= smallest / 2:
+        return f"< {smallest:.{digits}f}%"
+    if 100 - smallest / 2 <= 100 * share < 100:
+        return f"> {100 - smallest:.{digits}f}%"
+    return f"{number(100 * share, digits)}%"
+
+
+def points(difference, digits=0):
+    """A difference of shares in percentage points, with its sign."""
+    shown = number(100 * difference, digits)
+    shown = f"+{shown}" if difference > 0 and shown.strip("0.,") else shown
+    return f"{shown} {'point' if shown in ('+1', f'{MINUS}1') else 'points'}"
+
+
+def words(value, digits=0):
+    """A small whole number as a word."""
+    return WORDS[round(value)] if 0 <= value < len(WORDS) else number(value, digits)
+
+
+def duration(seconds):
+    """A time roughly: 50 s, 14 minutes, 3.2 hours."""
+    for size, unit, name in ((7200, 3600, "hours"), (120, 60, "minutes"), (0, 1, "s")):
+        if seconds >= size:
+            return f"{number(seconds / unit, 1 if seconds / unit < 10 else 0)} {name}"
+    return UNKNOWN
+
+
+# {format: (how an estimate is printed, digits after the point, what an interval's ends are multiplied by)}
+FORMATS = {
+    "percent": (percent, 0, 100),
+    "points": (points, 0, 100),
+    "nats": (number, 0, 1),
+    "number": (number, 2, 1),
+    "count": (number, 0, 1),
+    "words": (words, 0, 1),
 }
-FILES = {
-    "study": ["config.yaml"],
-    "study.people": ["data/facts.jsonl"],
-    "study.people_by_group": ["data/facts.jsonl"],
-    "study.train_rows": ["data/train.jsonl"],
-    "study.test_rows": [f"data/{split}.jsonl" for split in RECALL_SPLITS],
-    "study.test_templates": ["data/p2d_same.jsonl"],
-    "study.example": ["data/train.jsonl", "data/p2d_same.jsonl", "data/p2d_reverse.jsonl"],
-    "study.largest": ["models"],
-    "study.same_shape": ["models"],
-    "networks": ["models"],
-    "sampling": ["config.yaml"],
-    "training.recipe": ["config.yaml"],
-    "training.pretraining_subword_dropout": ["config.yaml"],
-    "training.models": ["models"],
-    "recall": ["tables/step_scaling.csv"],
-    **dict.fromkeys(
-        ("recall.curse", "recall.gain", "recall.versus", "recall.settled"), ["tables/recall_differences.csv"]
-    ),
-    "likelihood": ["tables/likelihood.csv"],
-    "objectives": ["tables/objectives.csv"],
-    "objectives.kept": ["paper/reference"],
-    "objectives.passes": ["paper/reference"],
-    "probe": ["tables/probe.csv"],
-    "tracing": [f"tables/{name}.csv" for name in ("causal_trace", "traced_facts", "trace_maps", "time")],
-    "keyvalue": ["tables/keyvalue.csv", "tables/symmetry.csv"],
-    "symmetry": ["tables/symmetry.csv"],
-    "edits": ["tables/edits.csv"],
-    "rewriting": ["tables/rewriting.csv", "tables/gradients.csv"],
-    "evidence": ["tables/evidence.csv"],
-    "settings": ["config.yaml", "tables/keyvalue.csv"],
-    "costs": ["tables/costs.csv", "config.yaml"],
-    "published.recall": ["paper/table3.csv"],
-    "published.kept": ["paper/reference"],
-}
+
+
+def show(value, form, digits=None):
+    """A value as its format prints it."""
+    printed, usual, _ = FORMATS[form]
+    return printed(float(value), usual if digits is None else digits)
+
+
+def show_interval(found, form, digits=None):
+    """The interval in brackets, "[86, 100]"; "" where it is not known."""
+    _, usual, scale = FORMATS[form]
+    if math.isnan(found.low) or math.isnan(found.high):
+        return ""
+    digits = usual if digits is None else digits
+    return f"[{number(scale * found.low, digits)}, {number(scale * found.high, digits)}]"
+
+
+def show_estimate(found, form, digits=None):
+    """An estimate with its interval: "98% [86, 100]"."""
+    return f"{show(found.estimate, form, digits)} {show_interval(found, form, digits)}".strip()
+
+
+def describe(quantity, run):
+    """Where a quantity comes from, in words: "run seeds: step_scaling.csv, model mdm, split p2d_reverse, steps max"."""
+    rows = ", ".join(f"{column} {_condition(wanted)}" for column, wanted in quantity.where.items())
+    return f"run {run}: {quantity.table}.csv, {rows or 'all rows'}, column {quantity.value}"
+
+
+def _condition(wanted):
+    if isinstance(wanted, list):
+        return " or ".join(map(_condition, wanted))
+    return "empty" if wanted is None else str(wanted)

@@ -8,7 +8,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from . import bibliography, explorer, markdown
+from . import bibliography, explorer, markdown, post
+
+MOST_BYTES = 3_000_000
+DATA = "<!-- the data of the explorer -->"  # where they go, once the size of all else is known
 
 
 def policy(script):
@@ -19,19 +22,17 @@ def policy(script):
     )
 
 
-MOST_BYTES = 3_000_000
-DATA = "<!-- the data of the explorer -->"  # where they go, once the size of all else is known
-
-
-def page(template, body, *, material, labels, data, style, script):
-    """The HTML of the page from its body in Markdown; `style` and `script` are the texts of its style and script.
+def page(template, document, material, *, data, style, script):
+    """The HTML of a `post.Document`; `style` and `script` are the texts of its style and script.
 
     The explorer shows as many people of its `data` as leave the page within `MOST_BYTES`.
     """
     reader = markdown.parser(markdown.mathml)
-    tokens = reader.parse(body)
-    for token, _, name in markdown.headings(tokens):
-        token.attrSet("id", markdown.slug(name))
+    appendices = [post.fold(post.Page.details, name, part) for name, part in document.appendices]
+    contents = markdown.contents(reader.parse(document.body))
+    contents += [("Appendices", [name for name, _ in document.appendices])] if appendices else []
+    references = bibliography.references(document.labels.cited, material.entries)
+    contents += [("References", [])] if references else []
     environment = Environment(
         loader=FileSystemLoader(Path(template).parent),
         undefined=StrictUndefined,
@@ -47,12 +48,23 @@ def page(template, body, *, material, labels, data, style, script):
         day=f"{day.day} {day:%B %Y}",
         origin=material.origin,
         policy=policy(script),
-        contents=[*markdown.contents(tokens), ("References", [])],
-        body=Markup(reader.renderer.render(tokens, reader.options, {})),
-        references=bibliography.references(labels.cited, material.entries),
+        contents=contents,
+        opening=_html(reader, document.opening),
+        tldr=[Markup(reader.renderInline(point)) for point in document.tldr],
+        body=_html(reader, document.body),
+        appendices=_html(reader, "\n\n".join(appendices)),
+        references=references,
         style=Markup(style),
         script=Markup(script),
     )
     before, after = text.split(DATA)
     room = MOST_BYTES - len(text.encode())
-    return before + explorer.embedded(explorer.within(data, room)) + after
+    return before + explorer.embed(explorer.shrink(data, room)) + after
+
+
+def _html(reader, part):
+    """The HTML of Markdown whose headings have anchors."""
+    tokens = reader.parse(part)
+    for token, _, name in markdown.headings(tokens):
+        token.attrSet("id", markdown.slug(name))
+    return Markup(reader.renderer.render(tokens, reader.options, {}))

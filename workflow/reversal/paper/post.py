@@ -1,27 +1,42 @@
-"""The post: one template, written as Markdown for al-folio or as the body of the page that stands alone."""
+"""The post: Markdown by hand, with numbers, claims, figures, tables and citations filled in.
+
+The text is plain Markdown with Jinja expressions and no other Jinja: no sentence depends on a number. It is rendered
+for two media, Markdown for an al-folio site and the body of the page that stands alone.
+
+    {{ names_reverse }}              a number of paper/numbers.yaml
+    {{ claim("names-reverse") }}     what this run found about a claim of paper/claims.yaml
+    {{ figure("step_scaling") }}     a figure with its caption; {{ see("step_scaling") }} links to it
+    {{ table("costs", "Caption.") }} a table, or some of its rows and columns
+    {{ cite("berglund2023reversal") }}
+    {{ claims() }}, {{ settings() }}, {{ explorer() }}
+"""
 
 import base64
-import functools
+import math
+import re
 import traceback
 from dataclasses import dataclass, field
 from datetime import date
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError
 from markupsafe import Markup
 
 from ..common.errors import UserError
-from ..data.facts import GROUPS
-from ..models.families import FAMILIES
-from ..storage.evidence import ABOUT
-from ..tracing.vocabulary import CORRUPTIONS, KINDS
-from . import bibliography, markdown, phrases, tables, verdicts
+from ..common.intervals import Interval
+from ..figures.registry import FIGURES
+from . import markdown, numbers
+from .claims import NOT_MEASURED
+from .markdown import attribute, text
 
-# The words that templates share with the library.
-WORDS = {"ABOUT": ABOUT, "CORRUPTIONS": CORRUPTIONS, "FAMILIES": FAMILIES, "GROUPS": GROUPS, "KINDS": KINDS}
-DIGITS = 12  # of a hash that are shown
+FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
+APPENDIX = re.compile(r"^## (Appendix\b.*)$", re.M)
+NARROW = 360  # points
+RUNS = {"this": "this run", "seeds": "five seeds", "published": "published data"}  # what readers call them
+CLAIMS = "Every claim in every run: the estimate with its 95% interval, and whether the claim holds."
 ASSETS = {"figures": "img", "tables": "csv"}  # folders of an al-folio site
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
@@ -30,264 +45,404 @@ table th, table td { border-bottom: 1px solid var(--global-divider-color); paddi
 table td { font-variant-numeric: tabular-nums; }
 .table-scroll { overflow-x: auto; }
 figure img { width: 100%; background: #fff; border-radius: 4px; }
-.made { font-size: 0.7rem; line-height: 1.3; opacity: 0.65; margin-top: 0.25rem; }
+.source, .claim { font-size: 0.75rem; line-height: 1.3; opacity: 0.75; }
+.claim.fails { color: #c22; opacity: 1; font-weight: 600; }
 """
 
 
-class _Environment(Environment):
-    """Jinja, where `numbers.clear` is a number of that name and not a method of dictionaries."""
+class Source(NamedTuple):
+    """A Markdown file of the paper: its path, its front matter and its text, which begins on its own line."""
 
-    def getattr(self, obj, attribute):
-        return obj[attribute] if isinstance(obj, dict) and attribute in obj else super().getattr(obj, attribute)
-
-
-@functools.cache  # a template takes longer to compile than to fill, and each is filled four times
-def environment(folder):
-    """What renders the templates of a folder: all that they print is escaped, what is missing is an error."""
-    made = _Environment(
-        loader=FileSystemLoader(folder),
-        undefined=StrictUndefined,
-        autoescape=True,
-        finalize=phrases.printed,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters |= phrases.FILTERS
-    made.globals |= verdicts.FUNCTIONS | WORDS
-    return made
+    path: str
+    front: dict
+    text: str
 
 
 class Material(NamedTuple):
-    """What the post is made from."""
+    """What the article is made from."""
 
-    numbers: dict  # nested, as the template names them
-    paper: dict  # title, subtitle, author, …, from the configuration
+    sources: list  # the article, then its appendices: [Source]
+    paper: dict  # title, subtitle, author, date, slug, …
+    runs: dict  # {name: numbers.Run}, this run among them
+    numbers: dict  # {name: Quantity}
+    claims: list  # [Claim]
+    verdicts: dict  # {(claim, run): (Interval, verdict)}
     figures: dict  # {name: SVG file}
-    alternatives: dict  # {name: what the figure shows, in words}
+    captions: dict  # {figure: Markdown}
+    alternatives: dict  # {figure: what it shows, in words}
     entries: dict  # of the bibliography
     origin: object  # provenance.Origin
+    settings: dict  # this run's configuration
+
+
+class Document(NamedTuple):
+    """A rendered article."""
+
+    opening: str  # Markdown: what stands before the first heading
+    tldr: list  # Markdown, a string a bullet
+    body: str
+    appendices: list  # [(name, Markdown)]
+    labels: "Labels"
 
 
 @dataclass
 class Labels:
-    """What a text shows and cites, in its order."""
+    """What a text shows, states and cites, in its order."""
 
     figures: list = field(default_factory=list)
     tables: list = field(default_factory=list)
     cited: list = field(default_factory=list)
-    evidence: list = field(default_factory=list)  # names of files that a claim rests on
+    claims: list = field(default_factory=list)
+    numbers: list = field(default_factory=list)
+    files: list = field(default_factory=list)  # tables that it links to
+
+
+def read_source(path):
+    """A Markdown file with its front matter."""
+    whole = Path(path).read_text(encoding="utf-8")
+    front = FRONT.match(whole)
+    return Source(
+        str(path),
+        (yaml.safe_load(front[1]) or {}) if front else {},
+        "\n" * front[0].count("\n") + whole[front.end() :] if front else whole,  # lines keep their numbers
+    )
 
 
 class AlFolio:
     """Markdown for an al-folio site with the distill layout: kramdown, Liquid, MathJax, d-cite."""
 
     name = "al-folio"
+    details = '<details markdown="1">'
 
-    def __init__(self, paper):
-        self.slug = paper["slug"]
+    def __init__(self, slug):
+        self.slug = slug
         self.reader = markdown.parser(markdown.mathjax)
 
     def cite(self, keys, labels):
         return f'<d-cite key="{",".join(keys)}"></d-cite>'
 
-    def source(self, name, file):
+    def image(self, name, file):
         return self.link(f"figures/{name}.svg")
 
-    def link(self, name):
-        """Where a file of the results is on the site: figures and the tables that claims rest on are its assets."""
-        kind, file = name.split("/")
-        return "{{ '" + f"/assets/{ASSETS[kind]}/{self.slug}/{file}" + "' | relative_url }}"
+    def link(self, file):
+        """Where a file of the results is on the site: figures and tables that the text shows are its assets."""
+        kind, name = file.split("/")
+        return "{{ '" + f"/assets/{ASSETS[kind]}/{self.slug}/{name}" + "' | relative_url }}"
 
-    def picture(self, image):
-        return image
+    def explorer(self):
+        return "The page that stands alone (`index.html`) has an explorer of single generations here."
 
 
 class Page:
-    """The body of a page that stands alone: every image within it, references at its end."""
+    """The body of the page that stands alone: every image within it, references at its end."""
 
     name = "page"
+    details = '<details class="appendix">'
 
-    def __init__(self, paper):
+    def __init__(self, explorer=""):
+        self.tool = explorer
         self.reader = markdown.parser(markdown.mathml)
 
     def cite(self, keys, labels):
         order = list(dict.fromkeys(labels.cited))
-        links = (f'<a href="#ref-{phrases.attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
+        links = (f'<a href="#ref-{attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
         return f'<span class="cite">&#91;{", ".join(links)}&#93;</span>'
 
-    def source(self, name, file):
+    def image(self, name, file):
         return "data:image/svg+xml;base64," + base64.b64encode(Path(file).read_bytes()).decode()
 
-    def link(self, name):
+    def link(self, file):
         """Where a file of the results is, from the page's own place among them."""
-        return f"../{name}"
+        return f"../{file}"
 
-    def picture(self, image):
-        # On a phone a figure scrolls within its frame; keys scroll what has the focus.
-        return f'<div class="picture" tabindex="0">{image}</div>'
+    def explorer(self):
+        return self.tool
+
+
+class Number:
+    """A number of the prose: `{{ x }}` prints the estimate; it has an `interval`, a `low` and a `high` end."""
+
+    def __init__(self, found, quantity, title, use):
+        self._found, self._title, self._use = found, title, use
+        self._format = quantity.format, quantity.digits
+
+    def __html__(self):
+        return self._print(numbers.show(self._found.estimate, *self._format))
+
+    @property
+    def interval(self):
+        return self._print(numbers.show_interval(self._found, *self._format))
+
+    @property
+    def low(self):
+        return self._print(numbers.show(self._found.low, *self._format))
+
+    @property
+    def high(self):
+        return self._print(numbers.show(self._found.high, *self._format))
+
+    def _print(self, shown):
+        self._use()
+        return sourced(shown, self._title)
+
+
+def sourced(shown, title):
+    """Text of numbers that tells where they come from: under the pointer, or with the focus of a key or a finger."""
+    # Coded brackets: plain ones could become a link.
+    coded = escape(shown).replace("[", "&#91;").replace("]", "&#93;")
+    return Markup(f'<span class="n" tabindex="0" title="{attribute(title)}">{coded}</span>')
 
 
 class Writer:
-    """The functions that the template calls."""
+    """The functions and numbers that the text uses; `known` are the labels of an earlier pass, which tell its order."""
 
     def __init__(self, medium, material, known=None):
-        self.medium, self.material = medium, material
-        self.labels, self.known = Labels(), known
+        self.medium, self.material, self.known = medium, material, known
+        self.labels = Labels()
+        self.by_id = {claim.id: claim for claim in material.claims}
+
+    def context(self):
+        functions = ("claim", "figure", "see", "table", "cite", "claims", "settings", "explorer")
+        return {name: getattr(self, name) for name in functions} | {
+            name: self._number(name, quantity) for name, quantity in self.material.numbers.items()
+        }
+
+    def _number(self, name, quantity):
+        source = f"paper/numbers.yaml: {name}"
+        if quantity.run not in self.material.runs:
+            raise UserError(f"{source}: run is {quantity.run}; known: {', '.join(self.material.runs)}")
+        found = numbers.measure(quantity, self.material.runs[quantity.run], source)
+        if found is None and quantity.run != "this":
+            raise UserError(f"{source}: no row of {quantity.table}.csv of run {quantity.run} meets {quantity.where}")
+        title = self.material.origin.of_quantity(quantity, quantity.run)
+        unknown = Interval(math.nan, math.nan, math.nan)
+        return Number(found or unknown, quantity, title, lambda: self.labels.numbers.append(name))
 
     def cite(self, *keys):
         """Citations of works by their keys."""
+        if unknown := [key for key in keys if key not in self.material.entries]:
+            raise UserError(f"paper/references.bib has no entry {unknown[0]}")
         self.labels.cited += keys
         return Markup(self.medium.cite(keys, self.known or self.labels))
 
-    def see(self, kind, name, run=None):
-        """A link to a figure or a table, which may come later in the text."""
-        name = self.label(name, run)
-        shown = {"figure": "Figure", "table": "Table"}[kind]
-        return Markup(f"[{shown} {self._number(kind, name)}](#{kind}-{markdown.slug(name)})")
+    def claim(self, name):
+        """What this run found about a claim: a quiet line, coloured where the claim fails."""
+        if name not in self.by_id:
+            raise UserError(f"paper/claims.yaml has no claim {name}")
+        claim, (found, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
+        self.labels.claims.append(name)
+        shown = verdict if verdict == NOT_MEASURED else f"{claim.show(found)}: {verdict}"
+        title = f"{claim.says} Tested: {claim.test}. {self.material.origin.of_quantity(claim.quantity, 'this')}"
+        line = f"{sourced(f'In this run: {shown}.', title)} <small>{text(claim.short)}</small>"
+        return Markup(f'<p class="claim {_class(verdict)}" id="claim-{attribute(name)}">{line}</p>')
 
-    def figure(self, name, run=None, *, caller):
-        """A figure with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
-        name = self.label(name, run)
+    def figure(self, name, caption=None):
+        """A figure with its caption, of its own or the one given."""
         if name not in self.material.figures:
-            raise UserError(f"figure {name} is used but not produced; produced: {', '.join(self.material.figures)}")
-        if name in self.labels.figures:
-            raise UserError(f"figure {name} is used twice")
-        self.labels.figures.append(name)
-        image = self.medium.source(name, self.material.figures[name])
-        alternative = phrases.attribute(self.material.alternatives[name])
-        return self._block(
-            f'<figure id="figure-{markdown.slug(name)}">',
-            self.medium.picture(f'<img src="{image}" alt="{alternative}">'),
-            f"<figcaption><strong>Figure {self._number('figure', name)}.</strong> {self._caption(caller)}</figcaption>",
-            self._made(f"figures/{name}.svg") if run is None else self._kept(run),
-            "</figure>",
-        )
+            raise UserError(f"figure {name} is used but not made; made: {', '.join(self.material.figures)}")
+        file = self.material.figures[name]
+        style = "picture narrow" if is_narrow(file) else "picture"
+        image = f'src="{self.medium.image(name, file)}" alt="{attribute(self.material.alternatives[name])}"'
+        content = f'<div class="{style}" tabindex="0"><img {image}></div>'
+        caption = self.material.captions[name] if caption is None else caption
+        return self._block("figure", name, content, caption, f"figures/{name}.svg")
 
-    def table(self, name, run=None, *, caller):
-        """A table with its caption, the text of the call block; of a `run` kept with the paper, if one is given."""
-        table = self._rows(name, run)
-        made = self._made(*table.sources) if run is None else self._kept(run)
-        return self._table(self.label(name, run), tables.html(table), made, caller)
+    def table(self, name, caption, run="this", columns=None, where=None, rows=40):
+        """Rows of a table with a caption: all columns, or those of {head: "column format"}; see paper/numbers.yaml."""
+        if run not in self.material.runs or (found := self.material.runs[run].table(name)) is None:
+            raise UserError(f"table {name} of run {run} is used but not made")
+        source = f"table {name} of run {run}"
+        found = numbers.select(found, where or {}, source, self.material.runs[run].models)
+        heads, cells = _cells(found, columns, source)
+        more = f" The first {rows} of {len(cells)} rows." if len(cells) > rows else ""
+        table = html_table(heads, [[text(cell) for cell in row] for row in cells[:rows]])
+        file = f"tables/{name}.csv" if run == "this" else None
+        return self._block("table", name if run == "this" else f"{run}-{name}", table, caption + more, file, run)
 
-    def questions(self, asked, *, caller):
-        """The table of questions, answers and evidence; a claim that rests on what is not there stops the post."""
+    def claims(self):
+        """The table of claims and runs."""
+        if not self.material.claims:
+            return Markup("This study measures none of the article's claims.")
+        runs = list(dict.fromkeys(run for _, run in self.material.verdicts))
         body = []
-        for one in asked:
-            if one["answer"]:
-                answer = Markup(self.medium.reader.renderInline(str(one["answer"]).strip()))
-                carries = [self._evidence(one["name"], f"figures/{name}.svg", name) for name in one["figures"]]
-                carries += [self._evidence(one["name"], f"tables/{name}.csv") for name in one["tables"]]
-                number = f"Objective {one['objective']}: " if "objective" in one else ""
-                name = Markup(f"<strong>{number}{phrases.text(one['name'])}.</strong> {phrases.text(one['answer_type'])}")
-                body.append([name, answer, Markup("<br>").join(carries)])
-        head = [[tables.Cell(name) for name in ("Question", "Answer", "Evidence")]]
-        return self._table("questions", tables.html(tables.Table(head, body, ()), "questions"), None, caller)
+        for claim in self.material.claims:
+            rule = self.material.origin.rule(f"tables/{claim.quantity.table}.csv")
+            about = f"<br><small>{claim.quantity.table}.csv, {attribute(rule)}; {attribute(claim.test)}</small>"
+            stated = claim.id in (self.known or self.labels).claims
+            says = f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if stated else text(claim.says)
+            row = [says + about]
+            for run in runs:
+                found, verdict = self.material.verdicts[claim.id, run]
+                shown = "" if verdict == NOT_MEASURED else f"{text(claim.show(found))}<br>"
+                row.append(f'<span class="verdict {_class(verdict)}">{shown}{verdict}</span>')
+            body.append(row)
+        table = html_table(["Claim", *(RUNS.get(run, run) for run in runs)], body, "wide")
+        return self._block("table", "claims", table, CLAIMS, "tables/claims.csv")
 
-    def _evidence(self, claim, file, figure=None):
-        origin = self.material.origin
-        if file not in origin.hashes:
-            raise UserError(f"{claim}: the answer rests on {file}, which this study does not make")
-        self.labels.evidence.append(file)
-        seen = ""
-        if figure:
-            seen = f'<a href="#figure-{markdown.slug(figure)}">Figure {self._number("figure", figure)}</a>: '
-        link = f'<a href="{self.medium.link(file)}">{phrases.attribute(Path(file).name)}</a>'
-        about = phrases.attribute(f"rule {origin.makers[file][0]}, {origin.hashes[file][:DIGITS]}")
-        return Markup(f"{seen}{link} <small>{about}</small>")
+    def settings(self):
+        """This run's configuration as YAML."""
+        written = yaml.dump(self.material.settings, sort_keys=False, allow_unicode=True, width=100)
+        return Markup(f"\n\n```yaml\n{written.translate(str.maketrans('', '', '`{}'))}```\n\n")
 
-    def _table(self, name, table, made, caller):
-        if name in self.labels.tables:
-            raise UserError(f"table {name} is used twice")
-        self.labels.tables.append(name)
-        # The caption is not the table's own: it should not scroll with it.
-        return self._block(
-            f'<figure class="table-block" id="table-{markdown.slug(name)}">',
-            f"<figcaption><strong>Table {self._number('table', name)}.</strong> {self._caption(caller)}</figcaption>",
-            f'<div class="table-scroll" tabindex="0">\n{table}\n</div>',
-            made,
-            "</figure>",
-        )
+    def explorer(self):
+        """The explorer of single generations."""
+        return Markup(f"\n\n{self.medium.explorer()}\n\n")
 
-    def label(self, name, run):
-        """What a figure or a table is called: those of a `run` kept with the paper begin with its folder."""
-        return f"{run['folder']}_{name}" if run else name
-
-    def produced(self, name):
-        """Whether a figure that not every study makes is there."""
-        return name in self.material.figures
-
-    def filled(self, name):
-        """Whether a table has rows; few facts may leave one without."""
-        return bool(self._rows(name).body)
-
-    def _rows(self, name, run=None):
-        numbers = self.material.numbers
-        return tables.TABLES[name](run | {"published": numbers["published"]} if run else numbers)
-
-    def _number(self, kind, name):
+    def see(self, name):
+        """A link to a figure or a table, which may come later in the text."""
+        labels = self.known or self.labels
+        for kind, shown in (("figure", labels.figures), ("table", labels.tables)):
+            if name in shown:
+                return Markup(f"[{kind.title()} {shown.index(name) + 1}](#{kind}-{markdown.slug(name)})")
         if self.known is None:
-            return 0
-        places = self.known.figures if kind == "figure" else self.known.tables
-        if name not in places:
-            raise UserError(f"the text points at {kind} {name}, which it does not show")
-        return places.index(name) + 1
+            return Markup("Figure 0")
+        raise UserError(f"the text points at {name}, which it does not show")
 
-    def _caption(self, caller):
-        return self.medium.reader.renderInline(" ".join(str(caller()).split()))
-
-    def _made(self, *files):
-        return f'<p class="made">{phrases.attribute(self.material.origin.of(*files))}</p>'
-
-    def _kept(self, run):
-        made = run["made"]
-        parts = (f"kept in paper/reference/{run['folder']}", made["study"], f"configuration {made['configuration']}")
-        parts += (f"commit {made['commit']}", f"made {made['date']}")
-        return f'<p class="made">{phrases.attribute(" · ".join(parts))}</p>'
-
-    def _block(self, *lines):
-        # A blank line would end the block of raw HTML.
-        return Markup("\n\n" + "\n".join(line for line in lines if line) + "\n\n")
-
-
-def write(template, medium, material, bibliography_file):
-    """The Markdown of `template`, a file, for one medium; and what it shows and cites.
-
-    It is rendered twice: the first time tells the numbers of figures, tables and works that the text refers to.
-    """
-    draft = _render(template, Writer(medium, material))[1]
-    bibliography.check(draft.cited, material.entries, bibliography_file)
-    body, labels = _render(template, Writer(medium, material, draft))
-    if unused := [name for name in material.figures if name not in labels.figures]:
-        raise UserError(f"{template}: figure {unused[0]} is produced but not used")
-    markdown.check_headings(medium.reader.parse(body))
-    return body, labels
+    def _block(self, kind, name, content, caption, file, run="this"):
+        shown = self.labels.figures if kind == "figure" else self.labels.tables
+        if name in shown:
+            raise UserError(f"{kind} {name} is used twice")
+        shown.append(name)
+        head = f"<strong>{kind.title()} {len(shown)}.</strong> "
+        said = self.medium.reader.renderInline(" ".join(str(caption).split()))
+        link = ""
+        if file:
+            self.labels.files.append(file)
+            link = f'<a href="{self.medium.link(file)}">{attribute(file)}</a> '
+        about = attribute(self.material.origin.of(file) if file else self.material.origin.of_run(run))
+        source = f'<details class="source"><summary>source</summary>{link}{about}</details>'
+        parts = [content, f"<figcaption>{head}{said}</figcaption>"]
+        if kind == "table":  # the caption is not the table's own: it should not scroll with it
+            parts = [parts[1], f'<div class="table-scroll" tabindex="0">\n{content}\n</div>']
+        lines = [f'<figure class="{kind}-block" id="{kind}-{markdown.slug(name)}">', *parts, source, "</figure>"]
+        return Markup("\n\n" + "\n".join(lines) + "\n\n")  # a blank line would end the block of raw HTML
 
 
-def _render(template, writer):
-    path = Path(template)
-    templates = environment(path.parent)
-    names = ("cite", "see", "figure", "table", "questions", "produced", "filled")
-    functions = {name: getattr(writer, name) for name in names}
+def find_figure(name):
+    """The registered figure of this name; those of reference runs are named <run>_<figure>."""
+    return FIGURES[name if name in FIGURES else name.partition("_")[2]]
 
-    def tell(run):
-        # Nothing but the run's own numbers: what it lacks is a mistake, not the study's.
-        others = {"published": writer.material.numbers["published"], "run": run}
-        return Markup(templates.get_template("kept.md.j2").render(run | functions | others))
 
-    context = writer.material.numbers | functions
-    context |= {"paper": writer.material.paper, "medium": writer.medium.name, "tell": tell}
-    context["commit"] = writer.material.origin.commit
+def is_narrow(file):
+    """Whether an SVG is narrow enough for a phone to show it whole."""
+    width = re.search(r'<svg[^>]*? width="([\d.]+)', Path(file).read_text(encoding="utf-8"))
+    return width is not None and float(width[1]) <= NARROW
+
+
+def _class(verdict):
+    return verdict.replace(" ", "-")
+
+
+def _cells(found, columns, source):
+    """Heads and rows of text of a table: columns with a format have their interval, and seeds are pooled."""
+    if columns is None:
+        return list(found.columns), [[_plain(value) for value in row] for row in found.itertuples(index=False)]
+    wanted = {head: (*spec.split(), None)[:2] for head, spec in columns.items()}
+    keys = [column for column, form in wanted.values() if form is None]
+    measured = {head: (column, form) for head, (column, form) in wanted.items() if form}
+    if not measured:
+        return list(columns), [[_plain(row[column]) for column in keys] for _, row in found[keys].iterrows()]
+    rows = []
+    for own, group in found.groupby(keys, sort=False, dropna=False) if keys else [((), found)]:
+        cells = dict(zip(keys, own, strict=True))
+        run = numbers.Run("", {"": source})
+        run.table = lambda _, group=group: group
+        for head, (column, form) in measured.items():
+            quantity = numbers.parse({"table": "", "value": column, "format": form}, source)
+            value = numbers.measure(quantity, run, source)
+            cells[head] = numbers.UNKNOWN if value is None else numbers.show_estimate(value, form)
+        rows.append([cells[head] if head in measured else _plain(cells[wanted[head][0]]) for head in wanted])
+    return list(columns), rows
+
+
+def _plain(value):
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}".replace("-", numbers.MINUS)
+    return str(value)
+
+
+def html_table(heads, rows, style=""):
+    """A table of `heads` (text) and `rows` of cells, which are markup."""
+    head = "".join(f'<th scope="col">{text(one)}</th>' for one in heads)
+    body = "\n".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
+        for first, *others in rows
+    )
+    return f'<table class="{style}">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>'
+
+
+def write(medium, material):
+    """The `Document` for one medium. It is rendered twice: the first pass tells the numbers of figures and works."""
+    draft = _render(Writer(medium, material))
+    document = _render(Writer(medium, material, draft.labels))
+    names = [name for part in (document.body, *dict(document.appendices).values()) for name in _names(medium, part)]
+    markdown.check_anchors([*names, *dict(document.appendices)])
+    return document
+
+
+def require_complete(document, material):
+    """Every number, claim and work that the paper lists stands in its text."""
+    labels, claims = document.labels, [claim.id for claim in material.claims]
+    for file, listed, used in (
+        ("numbers.yaml", material.numbers, labels.numbers),
+        ("claims.yaml", claims, labels.claims),
+        ("references.bib", material.entries, labels.cited),
+    ):
+        if unused := [name for name in listed if name not in used]:
+            raise UserError(f"paper/{file}: no text uses {unused[0]}; use it or leave it out")
+
+
+def _names(medium, part):
+    return [name for _, _, name in markdown.headings(medium.reader.parse(part))]
+
+
+def _render(writer):
+    context = writer.context()
+    parts = [_fill(source.text, source.path, context) for source in writer.material.sources]
+    front = writer.material.sources[0]
+    tldr = [_fill(point, front.path, context) for point in front.front.get("tldr", [])]
+    opening, heading, body = parts[0].partition("\n## ")
+    appendices = []
+    for part in parts[1:]:
+        before, *split = APPENDIX.split(part)
+        body += before
+        appendices += zip(split[::2], split[1::2], strict=True)
+    return Document(opening.strip(), tldr, heading.strip("\n") + body, appendices, writer.labels)
+
+
+def _print(value):
+    if isinstance(value, Markup | Number | StrictUndefined):
+        return value
+    raise TypeError(f"{value!r} is no number of numbers.yaml, and no figure, table, claim or citation")
+
+
+def environment():
+    """Jinja with expressions alone: what is missing is an error."""
+    return Environment(
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=_print,
+        comment_start_string="{##",  # {#…} is an anchor
+        keep_trailing_newline=True,
+    )
+
+
+def _fill(template, path, context):
+    """A text with its expressions filled in; an error names the file and the line."""
+    if block := re.search(r"\{%", template):
+        line = template[: block.start()].count("\n") + 1
+        raise UserError(f"{path}:{line}: only expressions are allowed, {{{{ … }}}}: no sentence depends on a number")
+    made = environment()
     try:
-        return templates.get_template(path.name).render(context), writer.labels
+        code = made.compile(template, name=str(path), filename=str(path))
+        return Template.from_code(made, code, made.make_globals(None)).render(context)
     except TemplateSyntaxError as error:
-        raise UserError(f"{template}:{error.lineno}: {error.message}") from None
-    except (TemplateError, TypeError, KeyError, ValueError) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-        if not lines:
+        raise UserError(f"{path}:{error.lineno}: {error.message}") from None
+    except (TemplateError, TypeError, AttributeError, UserError) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        if not frames:
             raise
-        raise UserError(f"{lines[-1].filename}:{lines[-1].lineno}: {error}") from error
+        raise UserError(f"{path}:{frames[-1].lineno}: {error}") from error
 
 
 class _Block(str):
@@ -301,12 +456,11 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
 
 
-def al_folio(body, paper):
+def al_folio(document, paper):
     """The whole Markdown file: front matter, contents from the headings, and anchors that the contents lead to."""
-    tokens = markdown.parser(markdown.mathjax).parse(body)
-    lines = body.splitlines()
-    for token, _, name in markdown.headings(tokens):
-        lines[token.map[0]] += " {#" + markdown.slug(name) + "}"
+    contents = markdown.contents(markdown.parser(markdown.mathjax).parse(document.body))
+    if document.appendices:
+        contents.append(("Appendices", [name for name, _ in document.appendices]))
     front = {
         "layout": "distill",
         "title": paper["title"],
@@ -319,9 +473,25 @@ def al_folio(body, paper):
         "bibliography": f"{paper['date']}-{paper['slug']}.bib",
         "toc": [
             {"name": name} | ({"subsections": [{"name": sub} for sub in below]} if below else {})
-            for name, below in markdown.contents(tokens)
+            for name, below in contents
         ],
         "_styles": _Block(STYLES),
     }
     written = yaml.dump(front, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{written}---\n\n" + "\n".join(lines).strip() + "\n"
+    parts = [document.opening, "\n".join(f"- {point}" for point in document.tldr), _anchored(document.body)]
+    parts += ["## Appendices {#appendices}"] if document.appendices else []
+    parts += [fold(AlFolio.details, name, _anchored(part)) for name, part in document.appendices]
+    return f"---\n{written}---\n\n" + "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def fold(details, name, part):
+    """Markdown of an appendix that opens on demand."""
+    opening = details.replace(">", f' id="{markdown.slug(name)}">')
+    return f"{opening}\n<summary>{text(name)}</summary>\n\n{part.strip()}\n\n</details>"
+
+
+def _anchored(part):
+    tokens, lines = markdown.parser(markdown.mathjax).parse(part), part.splitlines()
+    for token, _, name in markdown.headings(tokens):
+        lines[token.map[0]] += " {#" + markdown.slug(name) + "}"
+    return "\n".join(lines)

@@ -8,26 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from . import quantities
-
-
-class Origin(NamedTuple):
-    """What is the same for everything on a page."""
-
-    study: str
-    configuration: str  # fingerprint
-    commit: str
-    makers: dict  # {file: (rule, script)}, files as the template names them
-    times: dict  # {file: datetime}
-    hashes: dict  # {file: SHA-256} of tables and figures
-
-    def of(self, *files):
-        """One line about what was made from `files`."""
-        rules = dict.fromkeys(self.makers[file] for file in files)
-        made = max(self.times[file] for file in files)
-        parts = [f"rule {rule} ({script})" for rule, script in rules]
-        parts += [f"study {self.study}", f"configuration {self.configuration}", f"commit {self.commit}"]
-        return " · ".join([*parts, f"made {made:%Y-%m-%d %H:%M} UTC"])
+from . import numbers
 
 
 class Provenance(NamedTuple):
@@ -56,7 +37,7 @@ class Provenance(NamedTuple):
 
     def of_quantity(self, quantity, run):
         """One line about a number: run, table, rows and rule."""
-        return f"{quantities.describe(quantity, run)}; {self.rule(f'tables/{quantity.table}.csv')}"
+        return f"{numbers.describe(quantity, run)}; {self.rule(f'tables/{quantity.table}.csv')}"
 
     def rule(self, file):
         """The rule that makes a file, here or in another run."""

@@ -4,27 +4,19 @@ import json
 import shutil
 from pathlib import Path
 
-from ..common.files import atomic, sha256
+from ..common.files import atomic, write_table
+from ..common.intervals import Interval
+from ..figures.read import read_table
 from ..tracing import files as trace_files
-from . import bibliography, explorer, numbers, page, post, provenance, sortable, sources
+from . import bibliography, claims, explorer, numbers, page, post, provenance, report, sortable
 
 
-def numbers_file(given, output, *, config, trained):
-    """Compute all numbers; `given` names the sources, `trained` names like "mdm/seed_1"."""
-    names = [_trained(name) for name in trained]
-    found = sources.read(
-        config,
-        tables=_by_stem(given.tables),
-        models={_model(path): path for path in given.models},
-        bases={_model(path): path for path in given.bases},
-        shipped=given.shipped,
-        histories=dict(zip(names, given.histories, strict=True)),
-        data=_by_stem(given.data),
-        published=given.published,
-        kept=[Path(path).parent for path in given.kept if path.endswith("numbers.json")],
-        taught=given.taught,
-    )
-    _write(json.dumps(numbers.compute(found), indent=1, ensure_ascii=False) + "\n", output)
+def claims_file(given, output, *, config):
+    """Evaluate the claims on this run and on the reference runs; stop where one fails that the article makes."""
+    stated = claims.read(given.claims)
+    table = claims.evaluate(stated, _runs(given, config), given.claims)
+    claims.require(stated, table, given.claims)
+    write_table(table, output)
 
 
 def explorer_file(given, output, *, models, steps, max_facts):
@@ -35,39 +27,39 @@ def explorer_file(given, output, *, models, steps, max_facts):
     traced = {key: folder for key, folder in folders.items() if (folder / trace_files.TIME).is_file()}
     made = explorer.build(
         models,
-        {fact["id"]: fact["name"] for fact in sources.lines(given.facts)},
-        {Path(path).parent.name: sources.lines(path) for path in given.completions},
+        {fact["id"]: fact["name"] for fact in _lines(given.facts)},
+        {Path(path).parent.name: _lines(path) for path in given.completions},
         {key: trace_files.read(folder) for key, folder in traced.items()},
-        {key: trace_files.read_time(folder) for key, folder in traced.items()},
         steps=steps,
         max_facts=max_facts,
     )
-    _write(explorer.dump(made), output)
+    _write(explorer.embed(made), output)
 
 
 def post_files(given, output, *, config, makers, root):
-    """The Markdown of the post with its images, the tables that its claims rest on, and its bibliography."""
-    material = _material(given, config, makers, root)
-    body, labels = post.write(given.template, post.AlFolio(material.paper), material, given.bibliography)
-    evidence = [file for file in given.tables if f"tables/{Path(file).name}" in labels.evidence]
-    for files, folder in ((given.figures, Path(output.images)), (evidence, Path(output.tables))):
-        folder.mkdir(parents=True, exist_ok=True)
+    """The Markdown of the post with its images, the tables that it links to, and its bibliography."""
+    material = collect_material(given, config, makers, root)
+    document = post.write(post.AlFolio(material.paper["slug"]), material)
+    if given.sources:
+        post.require_complete(document, material)
+    for kind, files, folder in (("figures", given.figures, output.images), ("tables", given.tables, output.tables)):
+        Path(folder).mkdir(parents=True, exist_ok=True)
         for file in files:
-            shutil.copyfile(file, folder / Path(file).name)
+            if f"{kind}/{Path(file).name}" in document.labels.files:
+                shutil.copyfile(file, Path(folder) / Path(file).name)
     shutil.copyfile(given.bibliography, output.bibliography)
-    _write(post.al_folio(body, material.paper), output.post)
+    _write(post.al_folio(document, material.paper), output.post)
 
 
 def page_file(given, output, *, config, makers, root):
     """The page that stands alone."""
-    material = _material(given, config, makers, root)
-    body, labels = post.write(given.template, post.Page(material.paper), material, given.bibliography)
+    material = collect_material(given, config, makers, root)
+    document = post.write(post.Page(Path(given.tool).read_text(encoding="utf-8")), material)
     made = page.page(
         given.page,
-        body,
-        material=material,
-        labels=labels,
-        data=json.loads(Path(given.explorer).read_text(encoding="utf-8")),
+        document,
+        material,
+        data=json.loads(Path(given.explorer).read_text(encoding="utf-8")) if given.explorer else {"cases": []},
         style=Path(given.style).read_text(encoding="utf-8"),
         script=Path(given.script).read_text(encoding="utf-8"),
     )
@@ -75,56 +67,73 @@ def page_file(given, output, *, config, makers, root):
 
 
 def sortable_files(given, output):
-    """A page for each table of the report."""
+    """A page for each table of Snakemake's report."""
     for table, made in zip(given.tables, output, strict=True):
         _write(sortable.page(given.template, table), made)
 
 
-def _material(given, config, makers, root):
-    figures = _by_stem(given.figures)
+def collect_material(given, config, makers, root):
+    """What the article or, where `given.sources` names none, the report is made from."""
+    figures = {Path(path).stem: path for path in given.figures}
+    tables = {Path(path).stem: path for path in given.tables}
+    stated = claims.read(given.claims)
+    rows = read_table(given.verdicts).itertuples()
+    verdicts = {(row.claim, row.run): (Interval(row.estimate, row.low, row.high), row.verdict) for row in rows}
+    if given.sources:
+        sources = [post.read_source(path) for path in given.sources]
+    else:
+        shown = {name: post.find_figure(name) for name in figures}
+        sources = report.compose(config, shown, [name for name in tables if name != "claims"], bool(given.explorer))
+        stated = [claim for claim in stated if verdicts[claim.id, "this"][1] != claims.NOT_MEASURED]
     return post.Material(
-        numbers=numbers.nested(json.loads(Path(given.numbers).read_text(encoding="utf-8"))),
-        paper=config["paper"],
+        sources=sources,
+        paper=config["paper"] | {key: sources[0].front[key] for key in ("title", "subtitle")},
+        runs=_runs(given, config),
+        numbers=numbers.read_numbers(given.numbers) if given.sources else {},
+        claims=stated,
+        verdicts=verdicts,
         figures=figures,
-        alternatives={
-            name: Path(path).read_text(encoding="utf-8").strip() for name, path in _by_stem(given.alternatives).items()
-        },
-        entries=bibliography.read(given.bibliography),
-        origin=_origin(given, config, makers, root),
+        captions={name: post.find_figure(name).caption for name in figures},
+        alternatives={Path(path).stem: Path(path).read_text(encoding="utf-8").strip() for path in given.alternatives},
+        entries=bibliography.read(given.bibliography) if given.sources else {},
+        origin=_provenance(given, config, makers, root),
+        settings={key: value for key, value in config.items() if key != "paper"},
     )
 
 
-def _origin(given, config, makers, root):
-    """The provenance of tables, figures, models and data by the names that the post gives them."""
-    files = {}
-    for kind in ("tables", "figures", "data"):
-        files |= {f"{kind}/{Path(path).name}": path for path in getattr(given, kind)}
-    files |= {f"models/{_model(path)}": path for path in given.models}
-    files["config.yaml"] = given.numbers  # read as it is
-    return provenance.Origin(
+def _runs(given, config):
+    """This run, the reference runs, and the tables beside the article: {name: Run}."""
+    models = {}
+    for name, family in (("mdm", "diffusion"), ("ar", "autoregressive")):
+        own = [model for model, settings in config["models"].items() if settings["family"] == family]
+        if own and name not in own:
+            models[name] = own[0]
+    here = {Path(path).stem: path for path in given.tables}
+    tables = [path for path in given.reference if path.endswith(".csv")]
+    return {"this": numbers.Run("this", here, models), **numbers.group_runs(tables)}
+
+
+def _provenance(given, config, makers, root):
+    files = {f"{kind}/{Path(path).name}": path for kind in ("tables", "figures") for path in getattr(given, kind)}
+    return provenance.Provenance(
         study=config["study"],
         configuration=provenance.fingerprint(config),
         commit=provenance.commit(root),
         makers={name: tuple(makers[path]) for name, path in files.items()},
         times={name: provenance.made(path) for name, path in files.items()},
-        hashes={name: sha256(path) for name, path in files.items() if name.startswith(("tables/", "figures/"))},
+        runs={
+            Path(path).parent.name: json.loads(Path(path).read_text(encoding="utf-8"))
+            for path in given.reference
+            if path.endswith(".json")
+        },
     )
 
 
-def _by_stem(paths):
-    return {Path(path).stem: path for path in paths}
+def _lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
-def _model(path):
-    """The model's name in …/models/{model}/seed_{seed}."""
-    return Path(path).parent.name
-
-
-def _trained(name):
-    model, seed = name.split("/seed_")
-    return model, int(seed)
-
-
-def _write(text, path):
+def _write(content, path):
     with atomic(path) as file:
-        file.write(text.encode())
+        file.write(content.encode())

@@ -1,0 +1,48 @@
+"""The report of a study of one's own: its claims, figures and tables with their captions, and no narrative.
+
+The article is about the people and models of its reference runs. A study of other people or models gets this instead,
+written in the language of the article, so that the same code renders both.
+"""
+
+from ..figures.registry import SECTIONS, TABLES
+from ..models.vocabulary import FAMILIES
+from .markdown import text
+from .post import Source
+
+DATA = {
+    "generated": "generated people",
+    "berglund": "the people of Berglund et al.",
+    "rows": "rows of your own",
+    "pairs": "pairs that the bases may know",
+}
+ROWS = 12  # of a table that are shown
+
+
+def compose(config, figures, tables, explorer):
+    """The Markdown of the report and of its appendices: [Source].
+
+    `figures` is {name: registry.Figure} and `tables` are the names of the study's tables; `explorer` tells whether
+    there is one.
+    """
+    models = ", ".join(f"{name} ({FAMILIES[model['family']].name})" for name, model in config["models"].items())
+    seeds = f"{len(config['seeds'])} seed{'s' if len(config['seeds']) > 1 else ''}"
+    front = {
+        "title": f"Report of the study {config['study']}",
+        "subtitle": f"{models}; {DATA[config['data']['source']]}; {seeds}",
+        "tldr": [],
+    }
+    parts = [
+        f"Claims of the article that this study can test, its figures, and its tables. Models: {text(models)}. Data: "
+        f"{text(DATA[config['data']['source']])}. {seeds[0].upper() + seeds[1:]}.",
+        "## Claims",
+        "{{ claims() }}",
+    ]
+    for section in SECTIONS:
+        if shown := [name for name, figure in figures.items() if figure.section == section]:
+            parts += [f"## {section}", *(f'{{{{ figure("{name}") }}}}' for name in shown)]
+    parts += ["## Explorer", "{{ explorer() }}"] if explorer else []
+    appendices = ["## Appendix: configuration", "{{ settings() }}"]
+    for name in tables:
+        title, caption = TABLES[name].title, TABLES[name].caption
+        appendices += [f"## Appendix: table {title}", f'{{{{ table("{name}", "{caption}", rows={ROWS}) }}}}']
+    return [Source("the report", front, "\n\n".join(parts)), Source("its appendices", {}, "\n\n".join(appendices))]
