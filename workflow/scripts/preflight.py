@@ -10,7 +10,7 @@ from reversal.study import machine, preflight
 with jobs.job(snakemake):
     inputs, model = snakemake.input, snakemake.wildcards.model
     base, probe = inputs.get("base"), snakemake.config["probe"]
-    knows_pretraining = base is None or origins.read_in_pretraining(base, inputs.lists, inputs.shipped)
+    knows_pretraining = base is None or origins.was_pretrained_on(base, inputs.lists, inputs.shipped)
     probes = [] if knows_pretraining and not probe["file"] else generated.read_prompts(inputs.prompts, probe["prompts"])
     measured = preflight.measure_rows(f"{inputs.tokenizer}/tokenizer.json", inputs.rows, [text for text, _ in probes])
     # The configuration is no parameter of the rule: a later change of it is checked when Snakemake starts, and must not
