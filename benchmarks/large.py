@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import naive_trace
 from benchmarks.shapes import PUBLISHED, published_network
-from benchmarks.tracing import DRAWS, plant, seconds
+from benchmarks.tracing import measure_seconds, plant_answer
 from benchmarks.training import batches, random_rows
 from reversal.models import network
 from reversal.tracing import engine
@@ -31,7 +31,7 @@ def main():
     parser.add_argument("model", choices=PUBLISHED)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--kinds", nargs="+", default=["state"], choices=engine.KINDS)
-    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--draws", type=int, default=engine.DRAWS)
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=12)
@@ -60,7 +60,7 @@ def trace(net, options):
     for kind in options.kinds:
         site = {"kind": kind, "precision": "bfloat16"}
         engine.trace(net, **prompt, **site)  # warms up
-        engine_seconds = seconds(lambda site=site: engine.trace(net, **prompt, **site), net.device)
+        engine_seconds = measure_seconds(lambda site=site: engine.trace(net, **prompt, **site), net.device)
         print(f"{kind}: {engine_seconds:.2f} s, {peak_memory(net):.1f} GiB at most", flush=True)
         loops = {"16-bit loop": time_naive_loop(net, prompt, kind, positions=2)}
         groups = [(0,), (SUBJECT[1] - 1,), (PROMPT,)]
@@ -86,12 +86,14 @@ def planted_prompt(net, draws):
     ids[PROMPT:] = network.mask_id(net)
     positions = [network.prediction_position(net, i) for i in range(PROMPT, PROMPT + ANSWERS)]
     noise = engine.draw_noise(net, SUBJECT, draws, generator=generator)
-    return {"input_ids": ids, "subject": SUBJECT, "answer": plant(net, ids, positions), "noise": noise}
+    return {"input_ids": ids, "subject": SUBJECT, "answer": plant_answer(net, ids, positions), "noise": noise}
 
 
 def time_naive_loop(net, prompt, kind, positions):
     """Seconds of the loop over all states, scaled up from those of the first `positions`."""
-    measured = seconds(lambda: naive_trace.trace(net, **prompt, kind=kind, positions=range(positions)), net.device)
+    measured = measure_seconds(
+        lambda: naive_trace.trace(net, **prompt, kind=kind, positions=range(positions)), net.device
+    )
     return measured * TOKENS / positions
 
 

@@ -1,9 +1,9 @@
-"""Where a fact is: hidden states, MLPs and attention restored one at a time, at every traced denoising step."""
+"""Causal tracing: where in the network, and at which denoising steps, an answer depends on its subject."""
 
 
 rule trace:
-    """Corrupt the subject, restore one site at a time, and see how much of the answer comes back; a file per fact.
-    Hide it for some of the steps, and see what is still recalled."""
+    """Corrupt the subject and restore one site at a time, a file per fact; corrupt the subject at some of the steps and
+    measure recall."""
     input:
         model=require_mask_model,
         rows=expand("<results>/data/{split}.jsonl", split=TRACED_SPLITS),
@@ -15,7 +15,7 @@ rule trace:
         "<results>/logs/trace/{model}/seed_{seed}.log",
     benchmark:
         "<results>/benchmarks/trace/{model}/seed_{seed}.tsv"
-    priority: 3  # keys, values and edits wait for it
+    priority: 3  # keys, values and edits need it
     conda:
         "../../envs/reversal.yaml"
     threads: SHARED_THREADS
@@ -30,15 +30,15 @@ rule trace:
         time=config["tracing"]["time"],
         sampling=setting("sampling"),
         precision=config["precision"],
-        # Which completions are traced; an autoregressive model's have no number of steps.
+        # The completions that are traced; those of an autoregressive model have no number of steps.
         steps=lambda wildcards: None if is_causal(wildcards) else config["tracing"]["sampling_steps"],
     script:
         "../scripts/trace.py"
 
 
 rule aggregate:
-    """Average effects over facts by role, layer and stage, with intervals; how sure they are, when the subject is
-    needed, and why facts were not traced."""
+    """Average effects over facts by role, layer and stage, with intervals; compare their maps; average the effects over
+    steps; count the traced facts."""
     input:
         traces=expand("<results>/traces/{trained}", trained=TRAINED),
         code=library("aggregate"),
@@ -63,7 +63,7 @@ rule aggregate:
 
 
 rule peaks:
-    """The layers where one model's MLPs matter most at the last subject token, forward and in reverse."""
+    """Find the layers where restoring MLPs at the last subject token has the largest effect, in both directions."""
     input:
         traces="<results>/traces/{model}/seed_{seed}",
         code=library("peaks"),

@@ -199,7 +199,7 @@ def trace_average(table, *, models):
     present = [role for role in ROLES if role in largest.index]
     roles = [role for role in present if largest[role] >= MIN_SHARE] or present
     idle = [role for role in present if role not in roles]
-    figure = new_figure(len(kinds) * (10.5 * len(roles) + 16) + 85)
+    figure = new_figure(len(kinds) * (10.5 * len(roles) + 16) + 95)
     grid = figure.subplots(len(kinds), len(columns), squeeze=False, sharex="col")
     maps = {kind: [_pivot_roles(rows[rows.kind == kind], roles) for rows in tables] for kind in kinds}
     limits = _color_limits(*(np.clip(values, -1, 1) for group in maps.values() for values in group), np.ones(1))
@@ -213,7 +213,8 @@ def trace_average(table, *, models):
     for axes, panel, rows in zip(grid[0], columns, tables, strict=True):
         total = _select_panel(totals, panel)["mean"]
         note = f"\ntotal effect {number(total.iloc[0], 1)} nats" if len(total) else ""
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_count_facts(rows)}{note}")
+        title = panel.title.replace(": ", "\n").replace(", ", ",\n")
+        axes.set_title(f"{title}\n{_count_facts(rows)}{note}")
     bar = figure.colorbar(image, ax=list(grid.flat), location="bottom", aspect=40, fraction=0.03, pad=0.02)
     bar.ax.xaxis.set_major_formatter(lambda share, _: percent(share))
     note = f"\nnot drawn: roles that recover less than {percent(MIN_SHARE)} everywhere" if idle else ""

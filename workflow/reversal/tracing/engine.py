@@ -18,6 +18,7 @@ from . import llama
 
 KINDS = ("state", "mlp", "attn")
 SEVERABLE = ("mlp", "attn")
+DRAWS, SCALE = 10, 3.0  # of the noise, as in ROME; the scale is in standard deviations of the embeddings
 BYTES = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
 
 
@@ -80,11 +81,11 @@ def trace(
 ) -> Trace:
     """Trace one sequence `input_ids` (T,) with `noise` (draws, subject, D) on the embeddings of its subject.
 
-    `subject` is a half-open range of positions. Without `noise`, the same noise is drawn at every call. The other
+    `subject` is a half-open range of positions. Without `noise`, every call uses the same DRAWS of it. The other
     arguments are those of `restore`.
     """
     if noise is None:
-        noise = draw_noise(net, subject, generator=torch.Generator().manual_seed(0))
+        noise = draw_noise(net, subject, DRAWS, generator=torch.Generator().manual_seed(0))
     problem = Problem(embed(net, input_ids), add_noise(net, input_ids, subject, noise), answer)
     [runs] = restore(net, [problem], kind=kind, window=window, severed=severed, precision=precision)
     return score_runs(runs)
@@ -133,10 +134,10 @@ def replace_subject(net, input_ids, subject, tokens):
 def draw_noise(
     net: torch.nn.Module,
     subject: int | tuple[int, int],
-    draws: int = 10,
+    draws: int,
     *,
     generator: torch.Generator | None = None,
-    scale: float = 3.0,
+    scale: float = SCALE,
 ) -> torch.Tensor:
     """Gaussian noise (draws, tokens, D) of `scale` times the standard deviation of the real tokens' embeddings.
 

@@ -55,8 +55,8 @@ class Tracing:
     corruptions: Mapping
     max_facts: int | None = None  # of those the model answers; None: all
     min_answer_tokens: int = 2  # shorter answers are not traced
-    draws: int = 2  # of the noise: each fact has its own, the same for all its steps
-    scale: float = 3.0  # of the noise, in standard deviations of the embeddings
+    draws: int = engine.DRAWS  # of the noise: each fact has its own, the same for all its steps
+    scale: float = engine.SCALE  # of the noise, in standard deviations of the embeddings
     seed: int = 0  # of the noise
     # layers restored together for mlp and attn; the first is the leading window, the others are traced only at the last
     # subject token, at all subject tokens together and at the answer positions
