@@ -124,7 +124,7 @@ def pack(root, config, *, studies=(), agent=None):
         raise UserError(f"{outside[0]} would not be in the crate; put it in studies/")
     left = [output for job in run for output in job.outputs]
     with contextlib.chdir(root):
-        files.verify(left)
+        files.verify_hashes(left)
     hashes = sums(root, [*PROJECT, *left, *(path for job in run for path in job.inputs)])
     folder = root / results / "crate"
     shutil.rmtree(folder, ignore_errors=True)
@@ -174,10 +174,10 @@ class Crate:
 
     def describe(self, config, run, *, agent):
         """Who, what, when, under which licence, and after which profiles."""
-        paper, licence = config["paper"], self.citation["license"]
+        licence = self.citation["license"]
         root = self.crate.root_dataset
         root["name"] = f"{self.citation['title']}: the study {config['study']}"
-        root["description"] = f"{paper['title']} A run of the workflow: what it was made with, and what it left."
+        root["description"] = f"A run of the workflow: what it was made with, and what it left."
         root["datePublished"] = f"{_time(run[-1].ended)[:10]}"
         root["license"] = self.add(
             f"https://spdx.org/licenses/{licence}", "CreativeWork", name=licence, description=f"{licence} licence"
