@@ -280,7 +280,7 @@ def trace_fact(net, tokenizer, question, corrupt, settings):
             if reading == "necessary":
                 problems = [problem.exchange_runs() for problem in problems]
             planned.append(PlannedRuns(name, reading, plan, places, problems))
-        restored, severed, *_ = KINDS[kind]
+        restored, severed, _ = KINDS[kind]
         patch = {"kind": restored, "severed": severed, "window": window, "precision": settings.precision}
         problems = [problem for part in planned for problem in part.problems]
         results = iter(engine.restore(net, problems, **patch) if problems else ())
