@@ -177,7 +177,7 @@ class Crate:
         licence = self.citation["license"]
         root = self.crate.root_dataset
         root["name"] = f"{self.citation['title']}: the study {config['study']}"
-        root["description"] = f"A run of the workflow: what it was made with, and what it left."
+        root["description"] = "A run of the workflow: what it was made with, and what it left."
         root["datePublished"] = f"{_time(run[-1].ended)[:10]}"
         root["license"] = self.add(
             f"https://spdx.org/licenses/{licence}", "CreativeWork", name=licence, description=f"{licence} licence"
