@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.sampling import one_at_a_time
+from benchmarks.sampling import denoise_alone
 from reversal.models import network, smdm
 from reversal.recall import masked
 from reversal.recall.masked import denoise, log_likelihood
@@ -85,7 +85,7 @@ def test_canvases_equal_those_of_the_reference_sampler():
 def test_batches_give_what_one_prompt_at_a_time_gives(net, lengths, steps, guidance, seed):
     prompts = prompts_of(lengths, seed)
     settings = {"canvas": CANVAS, "steps": steps, "guidance": guidance}
-    expected = [one_at_a_time(net, prompt, **settings) for prompt in prompts]
+    expected = [denoise_alone(net, prompt, **settings) for prompt in prompts]
     assert denoise(net, prompts, **settings).canvas.tolist() == expected
 
 

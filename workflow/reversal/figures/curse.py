@@ -1,78 +1,82 @@
-"""The reversal curse: one fact asked both ways of both families, and the likelihood test."""
+"""The reversal curse: one fact in both directions, as answered by both families, and the likelihood test."""
 
 import pandas as pd
 
 from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
-from ..models.families import FAMILIES
-from .read import last
+from ..models.vocabulary import FAMILIES
+from .read import select_most_steps
 from .sheet import LEADING, MARGIN, Sheet, wrap
 from .style import (
+    DIRECTION_LABELS,
     FAINT,
     GREEN,
     NORMAL,
     POINTS,
     SMALL,
-    TAUGHT,
     VERMILLION,
     Drawing,
-    first_of,
-    looks,
-    nothing,
+    choose_looks,
+    describe_split,
+    draw_empty,
+    first_model,
     offsets,
     percent,
-    phrase,
     plain,
     styled,
 )
 
-# What the curse is, if it is there: the autoregressive model right as taught and wrong in reverse, the other right.
-WISH = {
+# {(family, split): is it correct} of a fact that shows the curse in the autoregressive model alone.
+CURSE_PATTERN = {
     ("autoregressive", "p2d_same"): True,
     ("autoregressive", "p2d_reverse"): False,
     ("diffusion", "p2d_same"): True,
     ("diffusion", "p2d_reverse"): True,
 }
-WEIGHT = {"autoregressive": 2, "diffusion": 1}
+WEIGHTS = {"autoregressive": 2, "diffusion": 1}  # of the families in the choice of an example
+CLEAR = 0.1  # weight of a clear answer: all of them together weigh less than one match of the pattern
 
 
 @styled
 def reversal_curse(completions, likelihood, *, models):
-    """One fact asked both ways of both families; below, the likelihood test of every model.
+    """One fact in both directions, as answered by both families; below, the likelihood test of every model.
 
     `completions` and `likelihood` are tables of all models; `models` is {name: family}.
     """
     if completions.empty:
-        return nothing("There are no completions to show.")
+        return draw_empty("There are no completions to show.")
     sheet = Sheet()
-    asked = {}
+    by_family = {}
     for family in ("autoregressive", "diffusion"):
-        name = first_of(models, family)
-        of = completions[(completions.model == name) & completions.split.isin(FORWARD_REVERSE["p2d"])]
-        if len(of):
-            asked[family] = last(of[of.seed == of.seed.iloc[0]])
-    example = choose_example(asked)
+        name = first_model(models, family)
+        rows = completions[(completions.model == name) & completions.split.isin(FORWARD_REVERSE["p2d"])]
+        if len(rows):
+            by_family[family] = select_most_steps(rows[rows.seed == rows.seed.iloc[0]])
+    example = choose_example(by_family)
     if example:
-        _panels(sheet, example, asked, looks(models))
+        _draw_panels(sheet, example, by_family, choose_looks(models))
         sheet.y += 6
-    _likelihood(sheet, likelihood[likelihood.split.isin(RECALL_SPLITS)], looks(models))
+    _draw_likelihood(sheet, likelihood[likelihood.split.isin(RECALL_SPLITS)], choose_looks(models))
     shares = {
         FAMILIES[family].name: [percent(rows[rows.split == split].correct.mean()) for split in FORWARD_REVERSE["p2d"]]
-        for family, rows in asked.items()
+        for family, rows in by_family.items()
     }
     recalled = "; ".join(f"{family} {same} and {reverse}" for family, (same, reverse) in shares.items())
-    return Drawing(sheet.done(), {"name": _name(example), "recalled": recalled})
+    return Drawing(sheet.finish(), {"name": _find_name(example), "recalled": recalled})
 
 
-def choose_example(asked):
-    """{(family, split): completion} of one fact, asked as it was taught and in reverse; None where there is none.
+def choose_example(by_family):
+    """{(family, split): completion} of one fact in both directions; None if there is none.
 
-    `asked` has the completions of one model of each family. The fact is the first that comes closest to `WISH`.
+    `by_family` has the completions of one model of each family. The fact is the first that best matches
+    `CURSE_PATTERN`, if possible with clear answers.
     """
-    rows = pd.concat([rows.assign(family=family) for family, rows in asked.items()]) if asked else pd.DataFrame()
+    parts = [rows.assign(family=family) for family, rows in by_family.items()]
+    rows = pd.concat(parts) if parts else pd.DataFrame()
     if rows.empty:
         return None
-    granted = [correct == WISH[tuple(key)] for correct, *key in zip(rows.correct, rows.family, rows.split, strict=True)]
-    rows["points"] = rows.family.map(WEIGHT) * granted
+    expected = [CURSE_PATTERN[key] for key in zip(rows.family, rows.split, strict=True)]
+    rows["points"] = rows.family.map(WEIGHTS) * (rows.correct == expected)
+    rows["points"] += [CLEAR * _is_clear(row, right) for row, right in zip(rows.itertuples(), expected, strict=True)]
     points = rows.groupby(["fact", "split", "prompt"], sort=False).points.sum().reset_index()
     best = points.loc[points.groupby(["fact", "split"], sort=False).points.idxmax()]
     total = best.groupby("fact", sort=False).points.agg(["sum", "size"])
@@ -84,20 +88,30 @@ def choose_example(asked):
     return {(row.family, row.split): row for row in chosen.itertuples()}
 
 
-def _name(example):
+def _is_clear(row, expected):
+    """Whether a generation equals the reference or, if `expected` to be wrong, has its length and form."""
+    words, reference = row.generation.strip(" .").split(), row.reference.strip(" .").split()
+    if expected:
+        return words == reference
+    has_form = len(words) == len(reference) and words[0].istitle() == reference[0].istitle()
+    return has_form and not set(words) & set(row.prompt.split())
+
+
+def _find_name(example):
+    """The name that the example's reverse question asks for."""
     names = [row.reference.strip() for (_, split), row in (example or {}).items() if split == "p2d_reverse"]
     return plain(names[0]) if names else "nobody"
 
 
-def _panels(sheet, example, asked, styles):
-    """Two columns, a family each; two questions one under the other."""
-    families = list(asked)
+def _draw_panels(sheet, example, by_family, styles):
+    """Draw a column per family with the two questions below each other."""
+    families = list(by_family)
     gap = 12
     width = (POINTS - 2 * MARGIN - gap * (len(families) - 1)) / len(families)
     titles = {"autoregressive": "Autoregressive model (AR)", "diffusion": "Masked diffusion model (MDM)"}
     top = sheet.y
     for i, family in enumerate(families):
-        color = styles[asked[family].model.iloc[0]].color
+        color = styles[by_family[family].model.iloc[0]].color
         sheet.text(
             MARGIN + i * (width + gap) + 7, top + 13, titles[family], weight="bold", size=NORMAL + 0.5, color=color
         )
@@ -106,19 +120,19 @@ def _panels(sheet, example, asked, styles):
         start, ends = sheet.y, []
         for i, family in enumerate(families):
             sheet.y = start
-            rows = asked[family][asked[family].split == split]
-            _question(sheet, MARGIN + i * (width + gap) + 7, width - 14, example[family, split], rows, split)
+            rows = by_family[family][by_family[family].split == split]
+            _draw_question(sheet, MARGIN + i * (width + gap) + 7, width - 14, example[family, split], rows, split)
             ends.append(sheet.y)
         sheet.y = max(ends) + 4
     for i, family in enumerate(families):
-        color = styles[asked[family].model.iloc[0]].color
+        color = styles[by_family[family].model.iloc[0]].color
         sheet.box(MARGIN + i * (width + gap), top, width, sheet.y - top, fill=False, edgecolor=color)
 
 
-def _question(sheet, x, width, row, rows, split):
-    """One question: what was asked, what came, whether it is right, and how often such questions are answered."""
+def _draw_question(sheet, x, width, row, rows, split):
+    """Draw one question: the prompt, the generation, whether it is correct, and the accuracy on such questions."""
     step = LEADING * NORMAL
-    label = "Asked as taught, for the description" if split == "p2d_same" else "Asked in reverse, for the name"
+    label = "Same direction: the description" if split == "p2d_same" else "Reverse direction: the name"
     sheet.y += 10
     sheet.text(x, sheet.y, label, color=FAINT)
     for line in wrap([(row.prompt, None)], width, lines=3):
@@ -136,14 +150,14 @@ def _question(sheet, x, width, row, rows, split):
             sheet.y += step
             sheet.text(x + 12, sheet.y, "".join(text for text, _ in line), mono=True, color=FAINT)
     sheet.y += step
-    share = f"right on {percent(rows.correct.mean())} of {len(rows)} such questions"
-    sheet.text(x, sheet.y, share, color=FAINT, size=SMALL)
+    accuracy = f"correct on {percent(rows.correct.mean())} of {len(rows)} such questions"
+    sheet.text(x, sheet.y, accuracy, color=FAINT, size=SMALL)
     sheet.y += 4
 
 
-def _likelihood(sheet, table, styles):
-    """Dots with intervals: how much likelier the right answer is than a wrong one."""
-    sheet.heading("How much likelier is the right answer than a wrong one?", "mean difference, 95% interval")
+def _draw_likelihood(sheet, table, styles):
+    """Draw dots with intervals: how much more likely the correct answer is than a wrong one."""
+    sheet.heading("Is the correct answer more likely than a wrong one?", "mean difference, 95% interval")
     splits = [split for split in RECALL_SPLITS if split in set(table.split)]
     lines = {key: rows for key, rows in table.groupby(["split", "model"], sort=False)}
     height = max(1, len(lines)) * 13 + 8 * max(1, len(splits))
@@ -174,15 +188,15 @@ def _likelihood(sheet, table, styles):
         ticks.append((start + y - 1) / 2)
         y += 0.6
     head = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": SMALL, "color": FAINT}
-    axes.annotate("right likelier on", (1, 1), (5, 2), **head)
+    axes.annotate("more likely on", (1, 1), (5, 2), **head)
     axes.set_ylim(max(y, 1) - 0.1, -0.6)
     axes.axvline(0, color=FAINT, linewidth=0.8, linestyle=":")
-    axes.set_yticks(ticks, [split_label(split) for split in splits])
+    axes.set_yticks(ticks, [_label_split(split) for split in splits])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("log p(right answer) − log p(wrong answer), nats")
+    axes.set_xlabel("log p(correct answer) − log p(wrong answer), nats")
 
 
-def split_label(split):
-    """What a split asks for and how, and how its people were taught, in two lines."""
-    return f"{phrase(split)}\ntaught {TAUGHT[SPLITS[split].group]}"
+def _label_split(split):
+    """The test and the direction of training, in two lines."""
+    return f"{describe_split(split)}\ntrained {DIRECTION_LABELS[SPLITS[split].group]}"

@@ -1,4 +1,4 @@
-"""How an answer comes about: one step of denoising, and a whole generation."""
+"""Denoising: one step of a generation, and a whole generation step by step."""
 
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from .style import (
     POINTS,
     VERMILLION,
     Drawing,
+    draw_empty,
     is_end,
-    nothing,
     percent,
     plain,
     shown_token,
@@ -26,149 +26,152 @@ from .style import (
 
 MASK, END = "M", "∎"
 GREY = "#d9d9d9"
-MOST_STEPS = 8  # shown one under the other
-# A description asked for in reverse is the longest and hardest answer; then what is easier.
-PREFERRED = ("d2p_reverse", "p2d_same", "p2d_reverse", "d2p_same")
+MAX_STEPS = 8  # in the figure
+# Splits to take the example from, the longest and hardest answers first.
+PREFERRED_SPLITS = ("d2p_reverse", "p2d_same", "p2d_reverse", "d2p_same")
 KEY = f"{MASK} masked token   {END} end of text   orange: the answer"
 NO_COMPLETIONS = "There are no completions of a diffusion model to show."
 
 
 class Token(NamedTuple):
-    """A token of the response: where, what, when it was revealed for good and how probable it then was."""
+    """A token after the prompt, with the step that revealed it for the last time and its probability then."""
 
-    place: int
+    position: int
     text: str
     step: int
     confidence: float
-    end: bool
-    answer: bool
+    is_end: bool
+    in_answer: bool
 
 
 class Example(NamedTuple):
-    """One generation, and the steps (from 0) of its first and last answer token, None where there is no answer."""
+    """One generation, with the steps (from 0) of its first and last answer token, None if it lacks the answer."""
 
     prompt: str
-    given: int  # tokens of the prompt
+    prompt_tokens: int
     tokens: list
     steps: int
     first: int | None
     last: int | None
 
 
-def choose(completions, rows):
-    """The `Example` to tell of: a correct one whose answer came in most steps; None where there are no completions.
+def choose_example(completions, rows):
+    """A correct `Example` whose answer took the most steps; None if there are no completions.
 
-    `completions` is a table of one diffusion model, `rows` are the questions (`facts.Row`). Of the numbers of steps the
-    greatest is taken that `MOST_STEPS` and the number of masks allow: then every step reveals something.
+    `completions` is a table of one diffusion model, `rows` are its questions (`facts.Row`). The number of steps is the
+    greatest one within `MAX_STEPS` and the number of masked tokens, so that every step reveals something.
     """
     completions = completions[completions.revealed.map(len) > 0]
-    few = completions[completions.steps <= completions.revealed.map(len).clip(upper=MOST_STEPS)]
+    few = completions[completions.steps <= completions.revealed.map(len).clip(upper=MAX_STEPS)]
     if few.empty:
         few = completions[completions.steps == completions.steps.min()]
     answers = {(row.fact, row.prompt): row.answer_text for row in rows}
-    best, merit = None, None
+    best, best_score = None, None
     for row in few[few.steps == few.steps.max()].itertuples():
-        example = understand(row, answers.get((row.fact, row.prompt), row.reference))
-        moments = {token.step for token in example.tokens if token.answer}
-        preference = PREFERRED.index(row.split) if row.split in PREFERRED else len(PREFERRED)
-        this = (bool(row.correct), -preference, len(moments))
-        if merit is None or this > merit:
-            best, merit = example, this
+        example = parse_example(row, answers.get((row.fact, row.prompt), row.reference))
+        answer_steps = {token.step for token in example.tokens if token.in_answer}
+        place = PREFERRED_SPLITS.index(row.split) if row.split in PREFERRED_SPLITS else len(PREFERRED_SPLITS)
+        score = (bool(row.correct), -place, len(answer_steps))
+        if best_score is None or score > best_score:
+            best, best_score = example, score
     return best
 
 
-def understand(completion, answer):
+def parse_example(completion, answer):
     """The `Example` of one row of completions and its answer's text."""
     revealed = sorted(completion.revealed)
-    places = answer_places([token for _, token, _, _ in revealed], answer)
+    in_answer = find_answer_tokens([token for _, token, _, _ in revealed], answer)
     tokens = [
-        Token(place, text, step, sure, is_end(text, completion.generation), i in places)
-        for i, (place, text, step, sure) in enumerate(revealed)
+        Token(position, text, step, confidence, is_end(text, completion.generation), i in in_answer)
+        for i, (position, text, step, confidence) in enumerate(revealed)
     ]
-    moments = [token.step for token in tokens if token.answer]
-    first, last = (min(moments), max(moments)) if moments else (None, None)
+    steps = [token.step for token in tokens if token.in_answer]
+    first, last = (min(steps), max(steps)) if steps else (None, None)
     return Example(completion.prompt, revealed[0][0], tokens, int(completion.steps), first, last)
 
 
-def answer_places(tokens, answer):
-    """The numbers of the tokens (texts) that spell the answer; spaces and case do not count."""
-    owner, spelt = [], ""
+def find_answer_tokens(tokens, answer):
+    """The indices of the `tokens` (texts) that spell the answer, ignoring spaces and case."""
+    owner, letters = [], ""
     for number, token in enumerate(tokens):
-        bare = "".join(token.split()).lower()
-        owner += [number] * len(bare)
-        spelt += bare
-    wanted = "".join(answer.split()).lower()
-    start = spelt.find(wanted) if wanted else -1
-    return set(owner[start : start + len(wanted)]) if start >= 0 else set()
+        text = "".join(token.split()).lower()
+        owner += [number] * len(text)
+        letters += text
+    target = "".join(answer.split()).lower()
+    start = letters.find(target) if target else -1
+    return set(owner[start : start + len(target)]) if start >= 0 else set()
 
 
 @styled
 def denoising_step(completions, rows, *, order="confidence"):
-    """One step in the middle of a generation: predict every mask, keep some, mask the others again."""
-    example = choose(completions, rows)
+    """One step in the middle of a generation: predict every mask, keep some predictions, mask the others again."""
+    example = choose_example(completions, rows)
     if example is None:
-        return nothing(NO_COMPLETIONS)
-    step = middle_step(example)
+        return draw_empty(NO_COMPLETIONS)
+    step = choose_middle_step(example)
     before = [token for token in example.tokens if token.step < step]
-    kept = [token for token in example.tokens if token.step == step]
-    dropped = len(example.tokens) - len(before) - len(kept)
-    count = f"{len(kept)} " if len(kept) > 1 else ""
-    keep = f"the {count}most probable" if order == "confidence" else f"{count or 'one '}at random"
-    entering = [_cell(token) if token.step < step else _mask() for token in example.tokens]
-    predicted = [
-        _quiet(token)
+    revealed = [token for token in example.tokens if token.step == step]
+    remasked = len(example.tokens) - len(before) - len(revealed)
+    count = f"{len(revealed)} " if len(revealed) > 1 else ""
+    choice = f"the {count}most probable" if order == "confidence" else f"{count or 'one '}at random"
+    cells_before = [_token_cell(token) if token.step < step else _mask_cell() for token in example.tokens]
+    cells_predicted = [
+        _faint_cell(token)
         if token.step < step
-        else _cell(token, bold=True, below=percent(token.confidence))
+        else _token_cell(token, bold=True, below=percent(token.confidence))
         if token.step == step
         else Cell("?", fill=PALE, ink=FAINT, edge=FAINT)
         for token in example.tokens
     ]
-    leaving = [_cell(token) if token.step <= step else _mask() for token in example.tokens]
-    sheet, widths = Sheet(), _widths(example)
+    cells_after = [_token_cell(token) if token.step <= step else _mask_cell() for token in example.tokens]
+    sheet, widths = Sheet(), _cell_widths(example)
     room = {"x": MARGIN, "room": POINTS - 2 * MARGIN}
     sheet.heading(f"Step {step + 1} of {example.steps}", KEY)
-    _prompt(sheet, example)
+    _draw_prompt(sheet, example)
     sheet.y += 2
     for title, note, cells in (
-        ("1  Before", f"{len(before)} of {len(example.tokens)} tokens revealed", entering),
-        (f"2  Predict every mask, keep {keep}", "probability below;  ?: predicted, not kept", predicted),
-        (f"3  Mask the other {dropped} again", "what the next step sees", leaving),
+        ("1  Before", f"{len(before)} of {len(example.tokens)} tokens revealed", cells_before),
+        (f"2  Predict every mask, keep {choice}", "probability below;  ?: predicted, not kept", cells_predicted),
+        (f"3  Mask the other {remasked} again", "what the next step sees", cells_after),
     ):
         sheet.heading(title, note)
         sheet.cells(cells, widths, **room)
     return Drawing(
-        sheet.done(),
+        sheet.finish(),
         {
             "prompt": plain(example.prompt),
             "step": step + 1,
             "steps": example.steps,
             "before": len(before),
             "which": "the most probable are" if order == "confidence" else "some are",
-            "kept": _listed([f"{_named(token)} ({percent(token.confidence)})" for token in kept]),
-            "dropped": dropped,
+            "kept": _join_names([f"{_name(token)} ({percent(token.confidence)})" for token in revealed]),
+            "dropped": remasked,
         },
     )
 
 
 @styled
 def timeline(completions, rows):
-    """A whole generation, a row a step, with t1, where the answer begins to appear, and t2, where it is complete."""
-    example = choose(completions, rows)
+    """A whole generation, a row per step, with t1, where the answer begins to appear, and t2, where it is complete."""
+    example = choose_example(completions, rows)
     if example is None:
-        return nothing(NO_COMPLETIONS)
-    sheet, widths = Sheet(), _widths(example)
+        return draw_empty(NO_COMPLETIONS)
+    sheet, widths = Sheet(), _cell_widths(example)
     left, right = 50, 52
-    sheet.heading("What the canvas holds after each step", KEY)
-    _prompt(sheet, example)
+    sheet.heading("The canvas after each step", KEY)
+    _draw_prompt(sheet, example)
     sheet.y += 4
     end = left + min(POINTS - left - right, sum(widths) + GAP * len(widths)) + 4
     marks = {}
     if example.first is not None:
         marks.setdefault(example.first, []).append("t1")
         marks.setdefault(example.last, []).append("t2")
-    for step in shown_steps(example):
+    for step in select_steps(example):
         top = sheet.y
-        cells = [_cell(token, bold=token.step == step) if token.step <= step else _mask() for token in example.tokens]
+        cells = [
+            _token_cell(token, bold=token.step == step) if token.step <= step else _mask_cell()
+            for token in example.tokens
+        ]
         sheet.cells(cells, widths, x=left, room=POINTS - left - right)
         sheet.text(left - 6, top + 10.5, f"step {step + 1}", ha="right", color=FAINT)
         if step in marks:
@@ -181,43 +184,44 @@ def timeline(completions, rows):
     sheet.text(MARGIN, sheet.y + 10, note, color=FAINT)
     sheet.y += 12
     return Drawing(
-        sheet.done(),
+        sheet.finish(),
         {
             "prompt": plain(example.prompt),
             "steps": example.steps,
-            "answer": _appears(example),
+            "answer": _describe_answer_steps(example),
         },
     )
 
 
-def shown_steps(example):
-    """The steps to show: all of few; of many some that reveal tokens, t1 and t2 among them, and the last."""
-    if example.steps <= MOST_STEPS:
+def select_steps(example):
+    """The steps to draw: all if there are few; otherwise some that reveal tokens, with t1, t2 and the last step."""
+    if example.steps <= MAX_STEPS:
         return list(range(example.steps))
-    telling = sorted({token.step for token in example.tokens})
-    some = {telling[round(i)] for i in np.linspace(0, len(telling) - 1, min(len(telling), MOST_STEPS))}
-    marks = {step for step in (example.first, example.last) if step is not None}
-    return sorted(some | marks | {example.steps - 1})
+    revealing = sorted({token.step for token in example.tokens})
+    spaced = {revealing[round(i)] for i in np.linspace(0, len(revealing) - 1, min(len(revealing), MAX_STEPS))}
+    marked = {step for step in (example.first, example.last) if step is not None}
+    return sorted(spaced | marked | {example.steps - 1})
 
 
-def _appears(example):
+def _describe_answer_steps(example):
     if example.first is None:
         return "The answer does not appear."
     first, last = example.first + 1, example.last + 1
     return f"The first token of the answer appears at step {first}, the last at step {last}."
 
 
-def middle_step(example):
-    """A step before the last and after the first, where possible one that reveals part of the answer."""
+def choose_middle_step(example):
+    """A step between the first and the last, if possible one that reveals part of the answer."""
     steps = sorted({token.step for token in example.tokens})
     inner = [step for step in steps if 0 < step < example.steps - 1] or steps
-    telling = [step for step in inner if any(token.answer and token.step == step for token in example.tokens)] or inner
-    return telling[len(telling) // 2]
+    answer_steps = {token.step for token in example.tokens if token.in_answer}
+    candidates = [step for step in inner if step in answer_steps] or inner
+    return candidates[len(candidates) // 2]
 
 
-def _prompt(sheet, example):
-    """The prompt as one band, over as many lines as it takes."""
-    note = f"prompt: {example.given} tokens"
+def _draw_prompt(sheet, example):
+    """Draw the prompt as one band, wrapped to several lines if needed."""
+    note = f"prompt: {example.prompt_tokens} tokens"
     room = POINTS - 2 * MARGIN
     lines = wrap([(example.prompt, None)], room - 8 - 80, lines=3)
     height = (len(lines) - 1) * LEADING * NORMAL + 16
@@ -229,31 +233,32 @@ def _prompt(sheet, example):
     sheet.y += height + 4
 
 
-def _widths(example):
-    return [9 if token.end else max(12, width_of(_label(token)) + 6) for token in example.tokens]
+def _cell_widths(example):
+    return [9 if token.is_end else max(12, width_of(_label(token)) + 6) for token in example.tokens]
 
 
 def _label(token):
-    return END if token.end else shown_token(token.text)
+    return END if token.is_end else shown_token(token.text)
 
 
-def _named(token):
-    return "the end of the text" if token.end else f"“{shown_token(token.text)}”"
+def _name(token):
+    return "the end of the text" if token.is_end else f"“{shown_token(token.text)}”"
 
 
-def _listed(names, most=4):
+def _join_names(names, most=4):
+    """The first names, and how many more there are."""
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return ", ".join(names[:most] + more)
 
 
-def _cell(token, bold=False, below=""):
-    fill, edge = (LIGHT_ORANGE, VERMILLION) if token.answer else ("white", INK if bold else FAINT)
-    return Cell(_label(token), fill=fill, edge=edge, ink=FAINT if token.end else INK, bold=bold, below=below)
+def _token_cell(token, bold=False, below=""):
+    fill, edge = (LIGHT_ORANGE, VERMILLION) if token.in_answer else ("white", INK if bold else FAINT)
+    return Cell(_label(token), fill=fill, edge=edge, ink=FAINT if token.is_end else INK, bold=bold, below=below)
 
 
-def _quiet(token):
+def _faint_cell(token):
     return Cell(_label(token), fill="white", edge=GREY, ink=FAINT)
 
 
-def _mask():
+def _mask_cell():
     return Cell(MASK, fill=GREY, edge=GREY, ink=FAINT)
