@@ -1,11 +1,11 @@
-"""Pack a finished study with all that made it: `make crate` writes results/<study>/crate, a Workflow Run RO-Crate.
+"""Pack a finished study with the project: `make crate` writes results/<study>/crate, a Workflow Run RO-Crate.
 
     python -m docs.crate
     python -m docs.crate studies/published.yaml --agent "Jane Doe"
 
-Unpacked, it is the project with the study's tables, figures and post in place. What is large, or made from data that
-may not be handed on, stays behind: the crate names it with its SHA-256, and checksums.sha256 has those of all files.
-Who and what it is about is told by CITATION.cff, what each job read and left by Snakemake's own records.
+Unpacked, it is the project with the study's tables, figures and post in place. Outputs that are large, or made from
+data that may not be redistributed, are not packed: the crate lists them with their SHA-256, and checksums.sha256 has
+those of all files. Title and authors come from CITATION.cff, the jobs' inputs and outputs from Snakemake's records.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from reversal.common import files
 from reversal.common.errors import UserError
 from reversal.paper import provenance
 
-from .reference import configuration
+from .reference import load_configuration
 
 ROOT = Path(__file__).resolve().parent.parent
-# What the study is made with, as it lies here; what it leaves that goes along.
+# The files of the project, and the results, that are packed.
 PROJECT = ("Snakefile", "config.yaml", "workflow", "studies", "profiles", "envs", "data", "paper", "requirements.txt")
 PROJECT += ("pyproject.toml", "Makefile", "Dockerfile", "config", "docs", "README.md", "LICENSE", "CITATION.cff")
-SHOWN = ("tables", "figures", "paper")
+RESULTS = ("tables", "figures", "paper")
 CHECKSUMS = "checksums.sha256"
-# The words beside RO-Crate's own, spelt out, so that a reader needs no other vocabulary at hand.
+# Terms beyond RO-Crate's own, with their addresses, so that a reader needs no other vocabulary.
 TERMS = {term: f"https://w3id.org/ro/terms/workflow-run#{term}" for term in ("sha256", "resourceUsage")}
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -51,12 +51,12 @@ PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
-# Columns of Snakemake's benchmarks: what they are, and in which unit (UN/CEFACT).
+# {column of Snakemake's benchmarks: (name, UN/CEFACT code of its unit)}
 MEASURED = {"s": ("wall time", "SEC"), "cpu_time": ("CPU time", "SEC"), "max_rss": ("peak memory", "4L")}
 BENCHMARKS = "https://snakemake.readthedocs.io/en/stable/snakefiles/rules.html#benchmark-rules"
-FORMATS = mimetypes.MimeTypes()  # Python's own list, whatever this machine has beside it
-for ending, form in {"jsonl": "application/jsonl", "md": "text/markdown", "yaml": "application/yaml"}.items():
-    FORMATS.add_type(form, f".{ending}")
+FORMATS = mimetypes.MimeTypes()  # Python's own list, so that every machine gives the same formats
+for suffix, media_type in {"jsonl": "application/jsonl", "md": "text/markdown", "yaml": "application/yaml"}.items():
+    FORMATS.add_type(media_type, f".{suffix}")
 FORMATS.add_type("application/octet-stream", ".safetensors")
 DONE = "http://schema.org/CompletedActionStatus"
 
@@ -64,7 +64,7 @@ DONE = "http://schema.org/CompletedActionStatus"
 class Job(NamedTuple):
     """One job of the run, as Snakemake recorded it; paths relative to the project."""
 
-    name: str  # its log's: a rule, and what of it
+    name: str  # of its log: rule and wildcards
     rule: str
     script: str
     inputs: tuple
@@ -73,30 +73,31 @@ class Job(NamedTuple):
     ended: float
 
 
-def jobs(root, results, source):
-    """The jobs that left what is in the folder `results`, in the order of their beginning; `source` is of the data."""
-    found = {}
+def read_jobs(root, results, source):
+    """The jobs whose outputs are in the folder `results`, by the time they began; `source` is `data.source`."""
+    jobs = {}
     records = root / ".snakemake/metadata"
     for file in sorted(path for path in records.rglob("*") if path.is_file()):
-        # Snakemake names a record by its output in base 64; a long one is spread over folders.
+        # The name of a record is the path of its output in base 64; a long one is split over folders.
         parts = (part.removeprefix("@") for part in file.relative_to(records).parts)
         output = base64.urlsafe_b64decode("".join(parts)).decode()
         record = json.loads(file.read_bytes())
-        code = (record["code"] or "").replace("{DATA['source']}", source)  # as the rules spell it
+        code = (record["code"] or "").replace("{DATA['source']}", source)  # as in workflow/rules/data.smk
         script = re.search(r'"\.\./(scripts/\w+\.py)"', code)
         if script and Path(output).is_relative_to(results) and (root / output).exists():
-            found.setdefault((record["rule"], record["log"][0]), []).append((output, record, f"workflow/{script[1]}"))
-    made = [_job(rule, log, told, results) for (rule, log), told in found.items()]
-    return sorted(made, key=lambda job: (job.began, job.name))
+            jobs.setdefault((record["rule"], record["log"][0]), []).append((output, record, f"workflow/{script[1]}"))
+    return sorted(
+        (_make_job(*key, outputs, results) for key, outputs in jobs.items()), key=lambda job: (job.began, job.name)
+    )
 
 
-def _job(rule, log, told, results):
-    outputs, records, scripts = zip(*told, strict=True)
+def _make_job(rule, log, outputs, results):
+    outputs, records, scripts = zip(*outputs, strict=True)
     return Job(
         name=Path(log).relative_to(f"{results}/logs").with_suffix("").as_posix(),
         rule=rule,
         script=scripts[0],
-        # The code is told by the script and its folder.
+        # The crate describes the code by the script and the folder workflow.
         inputs=tuple(sorted(path for path in records[0]["input"] if not path.startswith("workflow/"))),
         outputs=outputs,
         began=min(record["starttime"] for record in records),
@@ -104,40 +105,40 @@ def _job(rule, log, told, results):
     )
 
 
-def sums(root, paths):
-    """{file: SHA-256} of files, and of the files in folders, below `root`."""
-    found = {}
+def hash_files(root, paths):
+    """{file: SHA-256} of the files, and of the files in the folders, `paths` below `root`."""
+    selected = {}
     for path in (root / path for path in paths):
         for file in [path] if path.is_file() else path.rglob("*"):
             if file.is_file() and "__pycache__" not in file.parts and file.name != files.TIMESTAMP:
-                found[(file.relative_to(root) if file.is_relative_to(root) else file).as_posix()] = file
-    return {name: files.sha256(file) for name, file in sorted(found.items())}
+                selected[(file.relative_to(root) if file.is_relative_to(root) else file).as_posix()] = file
+    return {name: files.sha256(file) for name, file in sorted(selected.items())}
 
 
 def pack(root, config, *, studies=(), agent=None):
-    """Write the crate of a study of `root`, whose configuration is `config`, made from the files `studies`."""
+    """Write the crate of a study in the project `root`, with its configuration and the overlays `studies` in it."""
     results = f"results/{config['study']}"
-    run = jobs(root, results, config["data"]["source"])
-    if not run:
-        raise UserError(f"{results} has no finished run; `make` makes the default study's")
+    jobs = read_jobs(root, results, config["data"]["source"])
+    if not jobs:
+        raise UserError(f"{results} has no finished run; run the study first (`make` runs the default study)")
     if outside := [study for study in studies if Path(study).parts[0] not in PROJECT]:
         raise UserError(f"{outside[0]} would not be in the crate; put it in studies/")
-    left = [output for job in run for output in job.outputs]
+    outputs = [output for job in jobs for output in job.outputs]
     with contextlib.chdir(root):
-        files.verify_hashes(left)
-    hashes = sums(root, [*PROJECT, *left, *(path for job in run for path in job.inputs)])
+        files.verify_hashes(outputs)
+    hashes = hash_files(root, [*PROJECT, *outputs, *(path for job in jobs for path in job.inputs)])
     folder = root / results / "crate"
     shutil.rmtree(folder, ignore_errors=True)
-    made = Crate(root, results, hashes)
-    made.describe(config, run, agent=agent)
-    made.tell_workflow(config, studies)
-    made.tell_run(run, studies)
-    made.write(folder)
+    crate = Crate(root, results, hashes)
+    crate.describe_study(config, jobs, agent=agent)
+    crate.describe_workflow(studies)
+    crate.describe_run(jobs, studies)
+    crate.write(folder)
     return folder
 
 
 class Crate:
-    """A crate while it is filled."""
+    """A crate that is being filled."""
 
     def __init__(self, root, results, hashes):
         self.root, self.results, self.hashes = root, results, hashes
@@ -145,40 +146,40 @@ class Crate:
         self.crate.metadata.extra_terms.update(TERMS)
         self.citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
 
-    def add(self, identifier, kind, **told):
-        """An entity that is no file, by its identifier; what it is told first stays."""
-        told = {"@type": kind} | {key: _plain(value) for key, value in told.items() if value != []}
-        return self.crate.get(identifier) or self.crate.add(ContextEntity(self.crate, identifier, properties=told))
+    def add(self, identifier, kind, **properties):
+        """Add an entity that is no file; an entity that is there already stays as it is."""
+        given = {"@type": kind} | {key: _unwrap(value) for key, value in properties.items() if value != []}
+        return self.crate.get(identifier) or self.crate.add(ContextEntity(self.crate, identifier, properties=given))
 
-    def goes_along(self, path):
-        """Whether a file or folder is in the crate, and not only named."""
-        inside = [f"{self.results}/{name}" for name in SHOWN]
-        return any(Path(path).is_relative_to(whole) for whole in (*PROJECT, *inside))
+    def is_packed(self, path):
+        """Whether a file or folder is in the crate, and not only listed."""
+        results = [f"{self.results}/{name}" for name in RESULTS]
+        return any(Path(path).is_relative_to(folder) for folder in (*PROJECT, *results))
 
-    def file(self, path, kinds="File", **told):
-        """The entity of a file or folder of the project, with its SHA-256; a folder's is that of its files' list."""
+    def add_path(self, path, kinds="File", **properties):
+        """Add a file or folder of the project with its SHA-256; that of a folder is of the list of its files."""
         is_folder = (self.root / path).is_dir()
-        identifier = f"{'' if self.goes_along(path) else '#'}{path}{'/' if is_folder else ''}"
+        identifier = f"{'' if self.is_packed(path) else '#'}{path}{'/' if is_folder else ''}"
         if known := self.crate.get(identifier):
             return known
-        told = {"@type": "Dataset" if is_folder else kinds, "name": str(path), **told}
-        own = {name: digest for name, digest in self.hashes.items() if Path(name).is_relative_to(path)}
-        told["sha256"] = hashlib.sha256(listing(own).encode()).hexdigest() if is_folder else own[str(path)]
-        told["contentSize"] = str(sum((self.root / name).stat().st_size for name in own))
+        hashes = {name: digest for name, digest in self.hashes.items() if Path(name).is_relative_to(path)}
+        digest = hashlib.sha256(format_checksums(hashes).encode()).hexdigest() if is_folder else hashes[str(path)]
+        properties = {"@type": "Dataset" if is_folder else kinds, "name": str(path), **properties, "sha256": digest}
+        properties["contentSize"] = str(sum((self.root / name).stat().st_size for name in hashes))
         if not is_folder:
-            told["encodingFormat"] = FORMATS.guess_type(path)[0] or "text/plain"
-        if not self.goes_along(path):
-            return self.add(identifier, told.pop("@type"), **told)
-        adding = self.crate.add_dataset if is_folder else self.crate.add_file
-        return adding(None if is_folder else self.root / path, identifier, properties=told)
+            properties["encodingFormat"] = FORMATS.guess_type(path)[0] or "text/plain"
+        if not self.is_packed(path):
+            return self.add(identifier, properties.pop("@type"), **properties)
+        add = self.crate.add_dataset if is_folder else self.crate.add_file
+        return add(None if is_folder else self.root / path, identifier, properties=properties)
 
-    def describe(self, config, run, *, agent):
-        """Who, what, when, under which licence, and after which profiles."""
+    def describe_study(self, config, jobs, *, agent):
+        """Add title, authors, date, licence and profiles."""
         licence = self.citation["license"]
         root = self.crate.root_dataset
         root["name"] = f"{self.citation['title']}: the study {config['study']}"
-        root["description"] = "A run of the workflow: what it was made with, and what it left."
-        root["datePublished"] = f"{_time(run[-1].ended)[:10]}"
+        root["description"] = "A run of the workflow: the project, its inputs, and what it made."
+        root["datePublished"] = _format_time(jobs[-1].ended)[:10]
         root["license"] = self.add(
             f"https://spdx.org/licenses/{licence}", "CreativeWork", name=licence, description=f"{licence} licence"
         )
@@ -186,19 +187,19 @@ class Crate:
             self.add(address, "CreativeWork", name=name, version=address.rsplit("/")[-1])
             for address, name in PROFILES.items()
         ]
-        authors = [self.person(author) for author in self.citation["authors"]]
-        root["author"] = _plain(authors)
+        authors = [self.add_author(author) for author in self.citation["authors"]]
+        root["author"] = _unwrap(authors)
         self.agent = self.add(_anchor(agent), "Person", name=agent) if agent else authors[0]
 
-    def person(self, author):
-        """An author as CITATION.cff has them: a person, or a name alone."""
+    def add_author(self, author):
+        """Add an author of CITATION.cff: a person, or an organization."""
         names = [author[part] for part in ("given-names", "family-names") if part in author]
         name = " ".join(names) or author["name"]
-        told = {"name": name} | ({"url": author["website"]} if "website" in author else {})
-        return self.add(author.get("orcid", _anchor(name)), "Person" if names else "Organization", **told)
+        properties = {"name": name} | ({"url": author["website"]} if "website" in author else {})
+        return self.add(author.get("orcid", _anchor(name)), "Person" if names else "Organization", **properties)
 
-    def tell_workflow(self, config, studies):
-        """The Snakefile with what it is written in, what it needs, and what goes in and out."""
+    def describe_workflow(self, studies):
+        """Add the Snakefile, the other files of the project, the required software and the configuration."""
         crate = self.crate
         self.snakefile = crate.add_workflow(
             self.root / "Snakefile",
@@ -215,22 +216,24 @@ class Crate:
             },
         )
         for path in PROJECT[1:]:
-            self.file(path)
+            self.add_path(path)
         crate.get("README.md")["about"] = crate.root_dataset
         self.snakefile["conformsTo"] = self.add(
             WORKFLOW_PROFILE, "CreativeWork", name="ComputationalWorkflow", version="1.0"
         )
         if "repository-code" in self.citation:
             self.snakefile["url"] = self.citation["repository-code"]
-        self.snakefile["softwareRequirements"] = [self.software(name) for name in ("python", *self.pinned())]
-        self.snakefile["input"] = self.parameter("configuration", "File", ["config.yaml", *studies])
+        self.snakefile["softwareRequirements"] = [
+            self.add_software(name) for name in ("python", *self.pinned_packages())
+        ]
+        self.snakefile["input"] = self.add_parameter("configuration", "File", ["config.yaml", *studies])
 
-    def pinned(self):
-        """The packages that requirements.txt names."""
+    def pinned_packages(self):
+        """The packages in requirements.txt."""
         return re.findall(r"^([\w.-]+)==", (self.root / "requirements.txt").read_text(encoding="utf-8"), re.M)
 
-    def software(self, name):
-        """A package with the version that is installed here."""
+    def add_software(self, name):
+        """Add a package with its installed version."""
         if name == "python":
             version, address = platform.python_version(), "https://www.python.org/"
         else:
@@ -238,9 +241,9 @@ class Crate:
             address = f"https://pypi.org/project/{name}/{version}/"
         return self.add(address, "SoftwareApplication", name=name, softwareVersion=version, url=address)
 
-    def parameter(self, name, kind, paths):
-        """What goes into the workflow or comes out, by the name it has there, and what it was in this run."""
-        examples = [self.file(path) for path in paths]
+    def add_parameter(self, name, kind, paths):
+        """Add an input or output of the workflow by its name, and the files that it was in this run."""
+        examples = [self.add_path(path) for path in paths]
         parameter = self.add(
             f"#parameter-{name}", "FormalParameter", name=name, additionalType=kind, workExample=examples
         )
@@ -248,69 +251,70 @@ class Crate:
             example["exampleOfWork"] = parameter
         return parameter
 
-    def tell_run(self, run, studies):
-        """The jobs and what they cost, each with its step of the workflow; and the run as a whole."""
-        post = [path for job in run for path in job.outputs if path == f"{self.results}/paper/index.html"]
+    def describe_run(self, jobs, studies):
+        """Add the jobs with their costs, each with its step of the workflow, and the run as a whole."""
+        post = [path for job in jobs for path in job.outputs if path == f"{self.results}/paper/index.html"]
         self.snakefile["output"] = [
-            *([self.parameter("post", "File", post)] if post else []),
-            *(self.parameter(name, "Dataset", [f"{self.results}/{name}"]) for name in ("tables", "figures")),
+            *([self.add_parameter("post", "File", post)] if post else []),
+            *(self.add_parameter(name, "Dataset", [f"{self.results}/{name}"]) for name in ("tables", "figures")),
         ]
-        given = sorted({path for job in run for path in job.inputs if not path.startswith("results/")})
-        whole = self.action(
+        inputs = sorted({path for job in jobs for path in job.inputs if not path.startswith("results/")})
+        run = self.add_action(
             f"#run-{Path(self.results).name}",
             f"The study {Path(self.results).name}",
             self.snakefile,
-            ["config.yaml", *studies, *given],
-            [*post, *sorted({path for job in run for path in job.outputs} - set(post))],
-            (min(job.began for job in run), max(job.ended for job in run)),
+            ["config.yaml", *studies, *inputs],
+            [*post, *sorted({path for job in jobs for path in job.outputs} - set(post))],
+            (min(job.began for job in jobs), max(job.ended for job in jobs)),
         )
-        steps = [self.job(job, position) for position, job in enumerate(run, start=1)]
-        self.snakefile["hasPart"] = _plain([self.file(path) for path in dict.fromkeys(job.script for job in run)])
-        self.snakefile["step"] = _plain(
-            [self.crate.get(f"#step-{rule}") for rule in dict.fromkeys(j.rule for j in run)]
+        steps = [self.add_job(job, position) for position, job in enumerate(jobs, start=1)]
+        self.snakefile["hasPart"] = _unwrap([self.add_path(path) for path in dict.fromkeys(job.script for job in jobs)])
+        self.snakefile["step"] = _unwrap(
+            [self.crate.get(f"#step-{rule}") for rule in dict.fromkeys(job.rule for job in jobs)]
         )
-        engine = self.software("snakemake")
+        engine = self.add_software("snakemake")
         self.add(
             f"#engine-{Path(self.results).name}",
             "OrganizeAction",
             name=f"Snakemake {engine['softwareVersion']}",
             instrument=engine,
             object=steps,
-            result=whole,
+            result=run,
             agent=self.agent,
         )
 
-    def job(self, job, position):
-        """One job: its action, and the `ControlAction` that says which step of the workflow it was."""
-        about = ast.get_docstring(ast.parse((self.root / job.script).read_text(encoding="utf-8")))
-        script = self.file(job.script, ["File", "SoftwareSourceCode"], version=self.snakefile["version"])
+    def add_job(self, job, position):
+        """Add a job: its action, and the `ControlAction` that links it to a step of the workflow."""
+        description = ast.get_docstring(ast.parse((self.root / job.script).read_text(encoding="utf-8")))
+        script = self.add_path(job.script, ["File", "SoftwareSourceCode"], version=self.snakefile["version"])
         step = self.add(f"#step-{job.rule}", "HowToStep", name=job.rule, position=str(position), workExample=script)
-        action = self.action(f"#job-{job.name}", about, script, job.inputs, job.outputs, (job.began, job.ended))
+        times = (job.began, job.ended)
+        action = self.add_action(f"#job-{job.name}", description, script, job.inputs, job.outputs, times)
         action["name"] = job.name
-        if usage := self.usage(job):
+        if usage := self.add_usage(job):
             action["resourceUsage"] = usage
         return self.add(f"#control-{job.name}", "ControlAction", name=job.name, instrument=step, object=action)
 
-    def action(self, identifier, about, tool, inputs, outputs, times):
-        """Something that ran: with what, on what, from when to when, and what came out."""
+    def add_action(self, identifier, description, tool, inputs, outputs, times):
+        """Add something that ran: its tool, inputs, outputs, and times of start and end."""
         action = self.add(
             identifier,
             "CreateAction",
-            name=about,
-            description=about,
+            name=description,
+            description=description,
             instrument=tool,
             agent=self.agent,
-            object=[self.file(path) for path in inputs],
-            result=[self.file(path) for path in outputs],
-            startTime=_time(times[0]),
-            endTime=_time(times[1]),
+            object=[self.add_path(path) for path in inputs],
+            result=[self.add_path(path) for path in outputs],
+            startTime=_format_time(times[0]),
+            endTime=_format_time(times[1]),
             actionStatus=DONE,
         )
         self.crate.root_dataset.append_to("mentions", action)
         return action
 
-    def usage(self, job):
-        """What a job cost, where it was measured."""
+    def add_usage(self, job):
+        """Add the measured time and memory of a job."""
         file = self.root / self.results / f"benchmarks/{job.name}.tsv"
         measured = pd.read_csv(file, sep="\t", na_values="-").iloc[-1] if file.is_file() else {}
         return [
@@ -327,23 +331,23 @@ class Crate:
         ]
 
     def write(self, folder):
-        """Write it all: the files that go along, the list of every file's SHA-256, and the metadata."""
-        told = {"name": "SHA-256 of every file, for sha256sum", "encodingFormat": "text/plain"}
-        self.crate.add_file(io.StringIO(listing(self.hashes)), CHECKSUMS, properties=told)
+        """Write the packed files, the SHA-256 of every file, and the metadata."""
+        properties = {"name": "SHA-256 of every file, for sha256sum", "encodingFormat": "text/plain"}
+        self.crate.add_file(io.StringIO(format_checksums(self.hashes)), CHECKSUMS, properties=properties)
         self.crate.write(folder)
         for path in self.hashes:
-            if self.goes_along(path) and not (folder / path).exists():
+            if self.is_packed(path) and not (folder / path).exists():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(self.root / path, folder / path)
 
 
-def listing(hashes):
-    """Lines that `sha256sum --check` reads."""
+def format_checksums(hashes):
+    """The lines that `sha256sum --check` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
 
 
-def _plain(values):
-    """The value itself of a list that has but one, as RO-Crate wants it."""
+def _unwrap(values):
+    """The value of a list with one value, as RO-Crate expects; otherwise `values`."""
     return values[0] if isinstance(values, list) and len(values) == 1 else values
 
 
@@ -351,16 +355,16 @@ def _anchor(name):
     return "#" + re.sub(r"\W+", "-", name)
 
 
-def _time(seconds):
+def _format_time(seconds):
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path, nargs="*", help="the files given to --configfile")
-    parser.add_argument("--agent", default=None, help="who ran it; the authors in CITATION.cff unless said")
+    parser.add_argument("study", type=Path, nargs="*", help="the files passed to --configfile")
+    parser.add_argument("--agent", default=None, help="who ran it; by default the first author in CITATION.cff")
     options = parser.parse_args()
-    config = configuration(ROOT / "config.yaml", *options.study)
+    config = load_configuration(ROOT / "config.yaml", *options.study)
     try:
         print(pack(ROOT, config, studies=[path.as_posix() for path in options.study], agent=options.agent))
     except UserError as error:
