@@ -113,7 +113,7 @@ def test_every_step_is_the_plain_trace_of_its_canvas(answering, traced):
             subject, answer = tuple(range(*question.subject)), tuple(position for position, _ in pairs)
             groups = [*((position,) for position in range(len(canvas))), subject, answer]
             for kind in KINDS if i == 0 else ["state"]:
-                restored, severed, *_ = KINDS[kind]
+                restored, severed, _ = KINDS[kind]
                 [runs] = engine.restore(
                     net, [engine.Problem(*embedded, pairs, groups)], kind=restored, severed=severed, window=WINDOWS[0]
                 )

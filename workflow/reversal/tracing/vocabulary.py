@@ -11,20 +11,19 @@ CORRUPTIONS = {
 
 
 class Kind(NamedTuple):
-    """What is restored, which modules stay corrupted above it, and its label in singular and plural."""
+    """What is restored, which modules stay corrupted above it, and its label."""
 
     restored: str
     severed: str | None
     label: str
-    plural: str
 
 
 KINDS = {
-    "state": Kind("state", None, "hidden state", "hidden states"),
-    "mlp": Kind("mlp", None, "MLP", "MLP outputs"),
-    "attn": Kind("attn", None, "attention", "attention outputs"),
-    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed", "states, MLPs above kept corrupted"),
-    "severed_attn": Kind("state", "attn", "hidden state, attention severed", "states, attention above kept corrupted"),
+    "state": Kind("state", None, "hidden state"),
+    "mlp": Kind("mlp", None, "MLP"),
+    "attn": Kind("attn", None, "attention"),
+    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed"),
+    "severed_attn": Kind("state", "attn", "hidden state, attention severed"),
 }
 UNSEVERED_KINDS = [name for name, kind in KINDS.items() if kind.severed is None]
 WINDOWED_KINDS = ("mlp", "attn")  # restored over a window of layers
