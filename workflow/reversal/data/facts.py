@@ -17,7 +17,7 @@ from ..common.files import atomic
 GROUPS = {
     "p2d": "people taught from person to description",
     "d2p": "people taught from description to person",
-    "both": "people taught both ways",
+    "both": "people taught in both directions",
 }
 # Control people: taught like those of a group, but with a subject that a training objective can protect.
 CONTROL_GROUPS = {"p2d_control": "p2d", "d2p_control": "d2p"}
