@@ -1,4 +1,4 @@
-"""Work in batches, and the one way to go on where GPU memory runs out."""
+"""Batches are halved when GPU memory runs out, and only `common/batches.py` handles that."""
 
 import sys
 import weakref
@@ -11,42 +11,42 @@ from hypothesis import strategies as st
 from reversal.common import batches
 
 
-def within(limit, tried=None):
-    """Work on a list that gives its items back, and runs out of memory with more than `limit` of them."""
+def limited_work(limit, tried=None):
+    """A function that returns the items of a batch, and runs out of memory with more than `limit` of them."""
 
-    def work(some):
+    def work(batch):
         if tried is not None:
-            tried.append(len(some))
-        if len(some) > limit:
+            tried.append(len(batch))
+        if len(batch) > limit:
             raise torch.OutOfMemoryError("simulated")
-        return list(some)
+        return list(batch)
 
     return work
 
 
-def test_work_that_fits_gives_its_result():
+def test_work_that_fits_returns_its_result():
     assert batches.attempt(lambda: "done") == ("done", True)
 
 
-def test_what_failed_work_held_is_free_before_memory_is_given_back(monkeypatch):
-    held, order = [], []
+def test_tensors_of_failed_work_are_dropped_before_the_cache_is_emptied(monkeypatch):
+    references, order = [], []
 
     def work():
         large = torch.zeros(10)
-        held.append(weakref.ref(large))
+        references.append(weakref.ref(large))
         raise torch.OutOfMemoryError("simulated")
 
-    def note(what):
-        order.append((what, held[0]() is None, sys.exc_info()[1]))
+    def record(name):
+        order.append((name, references[0]() is None, sys.exc_info()[1]))
 
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: note("empty"))
-    assert batches.attempt(work, undo=lambda: note("undo")) == (None, False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: record("empty"))
+    assert batches.attempt(work, undo=lambda: record("undo")) == (None, False)
     assert order == [("undo", True, None), ("empty", True, None)]
 
 
 def test_the_last_resort_raises_its_error():
     with pytest.raises(torch.OutOfMemoryError, match="simulated"):
-        batches.attempt(lambda: within(0)([1]), last=True)
+        batches.attempt(lambda: limited_work(0)([1]), last=True)
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():
@@ -55,18 +55,18 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
 
 
 @given(st.lists(st.lists(st.integers(), min_size=1, max_size=9), max_size=4), st.integers(1, 9))
-def test_pieces_too_large_are_halved_for_good_and_nothing_is_lost(pieces, limit):
+def test_pieces_that_are_too_large_stay_halved_and_no_item_is_lost(pieces, limit):
     expected, tried = sum(pieces, []), []
-    assert sum(batches.each(within(limit, tried), pieces), []) == expected
+    assert sum(batches.run_pieces(limited_work(limit, tried), pieces), []) == expected
     assert all(len(piece) <= limit for piece in pieces)
     tried.clear()
-    assert sum(batches.each(within(limit, tried), pieces), []) == expected
-    assert len(tried) == len(pieces), "what was halved once is not tried whole again"
+    assert sum(batches.run_pieces(limited_work(limit, tried), pieces), []) == expected
+    assert len(tried) == len(pieces), "a piece that was halved is not tried whole again"
 
 
 def test_a_piece_that_cannot_be_halved_raises():
     with pytest.raises(torch.OutOfMemoryError):
-        list(batches.each(within(0), [[1, 2]]))
+        list(batches.run_pieces(limited_work(0), [[1, 2]]))
 
 
 @given(
@@ -74,29 +74,29 @@ def test_a_piece_that_cannot_be_halved_raises():
     st.integers(1, 100),
     st.integers(1, 5),
 )
-def test_a_budget_is_spent_on_every_item_once_and_in_order(costs, size, limit):
+def test_a_budget_runs_every_item_once_and_in_order(costs, size, limit):
     budget, done = batches.Budget(size), []
-    budget.spend(costs, lambda some: done.extend(within(limit)(range(*some.indices(len(costs))))))
+    budget.run_batches(costs, lambda batch: done.extend(limited_work(limit)(range(*batch.indices(len(costs))))))
     assert done == list(range(len(costs)))
     assert budget.size <= size
 
 
-def test_a_budget_stays_as_small_as_it_had_to_become():
+def test_a_budget_that_was_halved_stays_halved():
     budget, tried = batches.Budget(64), []
     for _ in range(2):
-        budget.spend([8] * 8, lambda some: within(3, tried)(range(*some.indices(8))))
+        budget.run_batches([8] * 8, lambda batch: limited_work(3, tried)(range(*batch.indices(8))))
     assert tried == [8, 4, *[2] * 8]
 
 
 @given(st.lists(st.integers(1, 5), max_size=12), st.integers(1, 13), st.integers(1, 13))
-def test_rows_come_back_in_their_order_whatever_the_batches(lengths, size, limit):
-    rows = within(limit)
+def test_results_keep_the_order_of_the_rows_whatever_the_batches(lengths, size, limit):
+    rows = limited_work(limit)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(batches.SIZES, "cpu", size)
-        assert batches.run(rows, lengths, torch.device("cpu")) == list(range(len(lengths)))
+        assert batches.run_by_length(rows, lengths, torch.device("cpu")) == list(range(len(lengths)))
 
 
-def test_no_other_module_has_a_way_of_its_own(root):
+def test_no_other_module_handles_out_of_memory_errors(root):
     library = root / "workflow/reversal"
-    named = [file for file in library.rglob("*.py") if "OutOfMemoryError" in file.read_text()]
-    assert named == [library / "common/batches.py"]
+    modules = [file for file in library.rglob("*.py") if "OutOfMemoryError" in file.read_text()]
+    assert modules == [library / "common/batches.py"]

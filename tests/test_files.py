@@ -1,4 +1,4 @@
-"""Files that are whole or absent; locks that end with their process; damage that is noticed; disks that are full."""
+"""Files are written whole or not at all, locks end with their process, and damage and full disks are reported."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from reversal.common import files, jobs
 from reversal.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-HOLDER = """
+LOCK_HOLDER = """
     import time
     from reversal.common import files
     assert files.lock("held")
@@ -26,11 +26,11 @@ HOLDER = """
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def flip_a_bit(path):
+def flip_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     times = path.stat()
@@ -47,7 +47,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
+def test_a_changed_bit_in_a_file_or_a_folder_is_an_error(tmp_path):
     table, folder = tmp_path / "results/table.csv", tmp_path / "results/traces"
     folder.mkdir(parents=True)
     table.write_text("a,b\n1,2\n")
@@ -56,11 +56,11 @@ def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
     files.record_hashes(made)
     (folder / ".snakemake_timestamp").touch()
     files.verify_hashes(made)
-    flip_a_bit(table)
+    flip_bit(table)
     with pytest.raises(UserError, match="results/table.csv changed since it was made; delete results/table.csv"):
         files.verify_hashes(made)
-    flip_a_bit(table)
-    flip_a_bit(folder / "one.safetensors")
+    flip_bit(table)
+    flip_bit(folder / "one.safetensors")
     with pytest.raises(UserError, match="results/traces/one.safetensors changed since it was made"):
         files.verify_hashes(made)
     (folder / "one.safetensors").unlink()
@@ -68,7 +68,7 @@ def test_a_changed_bit_is_noticed_in_a_file_and_in_a_folder(tmp_path):
         files.verify_hashes(made)
 
 
-def test_a_model_that_lost_its_checksums_is_noticed(tmp_path):
+def test_a_model_without_its_checksums_is_an_error(tmp_path):
     (tmp_path / "net").mkdir()
     (tmp_path / "net/model.safetensors").write_bytes(bytes(100))
     (tmp_path / "net/checksums.json").write_text("{}")
@@ -79,16 +79,16 @@ def test_a_model_that_lost_its_checksums_is_noticed(tmp_path):
         files.verify_hashes(["net"])
 
 
-def test_a_damaged_note_of_hashes_is_named(tmp_path):
+def test_a_damaged_record_of_hashes_is_named(tmp_path):
     (tmp_path / "table.csv").write_text("a\n")
     files.record_hashes(["table.csv"])
-    note = files.HASHES / "table.csv.json"
-    note.write_bytes(note.read_bytes()[:-9])
+    record = files.HASHES / "table.csv.json"
+    record.write_bytes(record.read_bytes()[:-9])
     with pytest.raises(UserError, match="hashes/table.csv.json is damaged; delete it and table.csv"):
         files.verify_hashes(["table.csv"])
 
 
-def test_a_table_changed_by_hand_is_used_and_told_of(tmp_path):
+def test_a_table_edited_by_hand_is_used_with_a_warning(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("a,b\n1,2\n")
     files.record_hashes(["table.csv"])
@@ -100,32 +100,32 @@ def test_a_table_changed_by_hand_is_used_and_told_of(tmp_path):
     assert warnings == ["table.csv was changed after it was made; it is used as it is"]
 
 
-def test_what_no_job_made_is_not_verified(tmp_path):
+def test_files_that_no_job_made_are_not_verified(tmp_path):
     (tmp_path / "mine.csv").write_text("a\n")
     files.verify_hashes(["mine.csv", "absent.csv"])
 
 
-def test_a_job_refuses_an_input_that_changed(tmp_path, capsys):
+def test_a_job_rejects_an_input_that_changed(tmp_path):
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     files.record_hashes(["table.csv"])
-    flip_a_bit(tmp_path / "table.csv")
+    flip_bit(tmp_path / "table.csv")
     job = SimpleNamespace(log=["log"], threads=1, input=["table.csv"], output=["out.csv"])
     with pytest.raises(SystemExit, match="table.csv changed since it was made"), jobs.job(job):
         pytest.fail("the body must not run")
 
 
-def python(code):
-    """How to run `code` with the library at hand."""
+def python_options(code):
+    """The options of `subprocess.run` that run `code` with the library importable."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     return {"args": command, "text": True, "env": {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}}
 
 
-def run(code):
-    return subprocess.run(**python(code), capture_output=True, check=False, timeout=120)
+def run_python(code):
+    return subprocess.run(**python_options(code), capture_output=True, check=False, timeout=120)
 
 
 def test_a_lock_ends_with_its_process_and_not_before(tmp_path):
-    holder = subprocess.Popen(**python(HOLDER), stdout=subprocess.PIPE)
+    holder = subprocess.Popen(**python_options(LOCK_HOLDER), stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
         assert not files.lock("held")
@@ -149,25 +149,25 @@ SMALL_DISK = """
 """
 
 
-def test_no_room_for_a_table_is_told_in_one_line_and_the_old_one_stays(tmp_path):
+def test_a_table_that_does_not_fit_on_the_disk_gives_one_line_and_the_old_one_stays(tmp_path):
     table = tmp_path / "table.csv"
     pd.DataFrame({"a": [1]}).to_csv(table, index=False)
     before = table.read_bytes()
     write = f"files.write_table(pd.DataFrame({{'a': range(10_000)}}), {str(table)!r})"
-    done = run(SMALL_DISK.format(output=str(table), prepare="import pandas as pd", write=write))
+    done = run_python(SMALL_DISK.format(output=str(table), prepare="import pandas as pd", write=write))
     assert done.returncode == 1
     assert done.stderr.strip() == f"error: the file is too large: {table} was not written"
     assert table.read_bytes() == before and list(tmp_path.iterdir()) == [table]
 
 
-def test_no_room_for_a_model_is_told_in_one_line_and_the_old_one_stays(tmp_path):
+def test_a_model_that_does_not_fit_on_the_disk_gives_one_line_and_the_old_one_stays(tmp_path):
     folder = tmp_path / "model"
     prepare = (
         "from reversal.models import network; "
         "net = network.new(causal=True, vocab=500, width=32, layers=1, heads=2, mlp=64, eos=0, seed=0); "
         f"network.save(net, None, {str(folder)!r})"
     )
-    done = run(
+    done = run_python(
         SMALL_DISK.format(output=str(folder), prepare=prepare, write=f"network.save(net, None, {str(folder)!r})")
     )
     assert done.returncode == 1
@@ -187,7 +187,7 @@ def test_a_full_disk_is_recognised(error):
     assert files.describe_full_disk(ValueError("something else")) is None
 
 
-def test_a_table_s_numbers_are_rounded_and_its_whole_numbers_and_words_left_alone(tmp_path):
+def test_floats_in_tables_are_rounded_and_other_columns_are_unchanged(tmp_path):
     table = pd.DataFrame({"step": [1, 2], "effect": [0.3 - 0.2 - 0.1, 0.1 + 0.2], "kind": ["state", "mlp"]})
     files.write_table(table, tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text() == "step,effect,kind\n1,0.0,state\n2,0.3,mlp\n"

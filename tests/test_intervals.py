@@ -1,3 +1,5 @@
+"""Wilson's and Student's intervals agree with SciPy's."""
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,7 +19,7 @@ def test_wilson_is_scipys_wilson(correct, n, level):
     assert intervals.wilson(correct, n, level) == pytest.approx((correct / n, expected.low, expected.high))
 
 
-def test_wilson_of_nothing_is_not_a_number():
+def test_wilson_without_rows_is_nan():
     assert np.isnan(intervals.wilson(0, 0).estimate)
 
 
@@ -26,13 +28,13 @@ def test_wilson_of_all_correct_ends_at_one_and_starts_below():
     assert estimate == high == 1 and 0.6 < low < 1
 
 
-def test_wilson_takes_a_column_at_once():
+def test_wilson_accepts_whole_columns():
     column = intervals.wilson([0, 3, 0], [7, 10, 0])
     assert column.low[1] == intervals.wilson(3, 10).low
     assert np.isnan(column.estimate[2])
 
 
-def test_more_correct_than_asked_is_refused():
+def test_more_correct_answers_than_rows_are_rejected():
     with pytest.raises(ValueError, match="between 0 and n"):
         intervals.wilson(11, 10)
 
@@ -43,7 +45,7 @@ def test_the_mean_over_facts_has_students_interval(rng):
     assert intervals.mean(values) == pytest.approx((values.mean(), low, high))
 
 
-def test_means_of_many_cells_leave_out_what_was_not_measured(rng):
+def test_means_of_many_cells_ignore_missing_values(rng):
     values = rng.standard_normal((9, 2, 3))
     values[4:, 1, 2] = np.nan
     cells = intervals.mean(values)
@@ -52,7 +54,7 @@ def test_means_of_many_cells_leave_out_what_was_not_measured(rng):
 
 
 @pytest.mark.parametrize("values", [[], [np.nan, np.nan]])
-def test_the_mean_of_nothing_is_not_a_number(values):
+def test_the_mean_without_values_is_nan(values):
     assert np.isnan(intervals.mean(values)).all()
 
 
