@@ -52,7 +52,7 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
             for name, rows in layer_tables.items():
                 tables[name].append(rows)
             if job:
-                job.say(message)
+                job.log_line(message)
     if processes > 1:
         joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is counted
     for name, stored in runs.items():
