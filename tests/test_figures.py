@@ -22,6 +22,7 @@ from reversal.common.errors import UserError
 from reversal.data.facts import KNOWN, SPLITS, Fact, Row
 from reversal.figures import (
     ablation,
+    article,
     curse,
     data,
     denoising,
@@ -103,6 +104,7 @@ def edits_and_gradients(models=MODELS):
         {"model": model, "seed": 1, "stage": "seed_1", "group": "both", "edited": direction, "kind": "replace"}
         | {"weights": "all", "steps": storage_vocabulary.CONVERGED, "question": question, "answer": answer}
         | {"about": about, "transfer": share, "transfer_low": share - 0.03, "transfer_high": share + 0.03}
+        | {"value": 40 * share, "ci_low": 40 * share - 2, "ci_high": 40 * share + 2, "recall_after": share}
         for model, direction, (question, share) in itertools.product(models, ("p2d", "d2p"), transfers.items())
         for answer, about in itertools.product(("old", "new"), ("fact", "others", "difference"))
     ]
@@ -142,7 +144,7 @@ def history(seeds=(1,), models=MODELS):
     return pd.DataFrame(records, columns=["model", "seed", "step", "loss"])
 
 
-def probed(pair):
+def probe_table(pair):
     tokens = [f" {pair[1].split()[0]}", "$_$", "<b>&", "", "x" * 40]
     records = [
         (model, stage, f"{pair[0]} number {i} is", rank + 1, token, 0.5**rank / 2, 1.25, pair[1])
@@ -175,7 +177,7 @@ def split_rows(pair, facts):
     }
 
 
-def traced(pair, steps=3, layers=4, sign=1.0):
+def make_traces(pair, steps=3, layers=4, sign=1.0):
     """A trace of one fact by (model, split)."""
     roles = [*tracing.ROLES[:4], *tracing.ROLES[5:-1], *vocabulary.JOINT_ROLES]
     tokens = ["Well", *(f" {word}" for word in pair[0].split()), " is", " known", " as", " the", "<eos>"]
@@ -195,7 +197,7 @@ PANELS = (("mdm", "p2d_same"), ("mdm", "p2d_reverse"), ("mdm", "d2p_reverse"), (
 
 @functools.cache
 def trace_table(seeds=(1,), layers=2, corruption="swap"):
-    """A table of traces of three facts; who changes it takes a copy."""
+    """A table of traces of three facts; copy it before changing it."""
     kinds, tables = {corruption: ["state", "mlp", "attn"]}, []
     for model, seed in itertools.product(("mdm", "ar"), seeds):
         rng = np.random.default_rng(seed)
@@ -211,7 +213,7 @@ def trace_table(seeds=(1,), layers=2, corruption="swap"):
 
 @functools.cache
 def time_table(layers=2):
-    """A table of when the subject is needed; who changes it takes a copy."""
+    """A table of when the subject is needed; copy it before changing it."""
     parts = [
         time_tables.aggregate(
             trace_fixtures.make_time_values("abc", diffusion=model == "mdm", layers=layers),
@@ -225,7 +227,7 @@ def time_table(layers=2):
 
 
 @functools.cache
-def likeness(seed, base):
+def make_similarities(seed, base):
     """The statistics of `symmetry` for made-up vectors of ten facts; of a base, no values."""
     rng = np.random.default_rng(seed)
     sides = sorted({side for pair in storage_vocabulary.PAIRS.values() for side in pair})
@@ -233,12 +235,12 @@ def likeness(seed, base):
     return statistics.compare_all(arrays, components=2, permutations=90, rng=rng)
 
 
-def compared(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", "base")):
+def similarity_table(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", "base")):
     """A table of `symmetry`, in which models are alike."""
     parts = []
     for name, stage, (number, layer) in itertools.product(models, stages, enumerate(layers)):
         about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
-        parts.append(likeness(number, stage == "base").assign(**about))
+        parts.append(make_similarities(number, stage == "base").assign(**about))
     return statistics.adjust_for_layers(pd.concat(parts, ignore_index=True))
 
 
@@ -272,7 +274,7 @@ def evidence_table(share=0.03, ceiling_low=0.9):
     return pd.DataFrame(records, columns=evidence.COLUMNS)
 
 
-def ablated():
+def ablation_table():
     factors = {"steps": (1, 16, 2), "order": ("confidence", "random"), "block": ("none", 4, 8), "<x>$": ("a" * 40,)}
     records = [
         ("mdm", 1, factor, str(value), number == 0, split, 0.5, 0.4, 0.6)
@@ -284,11 +286,11 @@ def ablated():
     return pd.DataFrame(records, columns=columns)
 
 
-def flat(pair):
+def all_questions(pair):
     return [asked for some in questions(pair).values() for asked in some]
 
 
-def of_mdm(table):
+def select_mdm(table):
     return table[table.model == "mdm"]
 
 
@@ -305,10 +307,10 @@ TWO = {
 # What each kind of input is made of, for people with this name and description; a figure may have its own.
 INPUTS = {
     "completions": completions,
-    "example_completions": lambda pair: of_mdm(completions(pair)),
-    "questions": lambda pair: flat(pair),
+    "example_completions": lambda pair: select_mdm(completions(pair)),
+    "questions": lambda pair: all_questions(pair),
     "histories": lambda pair: history(),
-    "traces": lambda pair: traced(pair),
+    "traces": lambda pair: make_traces(pair),
     "facts": facts_of,
     "training_rows": lambda pair: training_rows(pair, facts_of(pair)),
     "splits": lambda pair: split_rows(pair, facts_of(pair)),
@@ -317,17 +319,26 @@ INPUTS = {
     "likelihood": lambda pair: likelihood(),
     ("base_knowledge", "step_scaling"): lambda pair: scaling(splits=KNOWN),
     ("base_knowledge", "likelihood"): lambda pair: likelihood(splits=KNOWN),
-    "probe": lambda pair: probed(pair),
+    "probe": lambda pair: probe_table(pair),
     "causal_trace": lambda pair: trace_table(),
     "time": lambda pair: time_table(),
-    "symmetry": lambda pair: compared(),
+    "symmetry": lambda pair: similarity_table(),
     "rank_one_edits": lambda pair: rank_one_table(),
     "evidence": lambda pair: evidence_table(),
     "finetuned_edits": lambda pair: edits_and_gradients()[0],
     "gradients": lambda pair: edits_and_gradients()[1],
-    "ablations": lambda pair: ablated(),
-    ("objectives", "objectives"): lambda pair: reference_table("objectives"),
+    "ablations": lambda pair: ablation_table(),
+    "objectives": lambda pair: reference_table("objectives"),
     ("epochs", "objectives"): lambda pair: reference_table("epochs"),
+    "claims": lambda pair: pd.DataFrame(
+        [
+            (claim, run, verdict)
+            for claim, verdict in (("names-reverse", "holds"), ("ar-names-reverse", "not measured"))
+            for run in ("this", "seeds")
+        ],
+        columns=["claim", "run", "verdict"],
+    ),
+    "claim_list": lambda pair: [{"id": "names-reverse", "short": "names in reverse"}, {"id": "ar-names-reverse"}],
 }
 OPTIONS = {"models": MODELS, "order": "confidence", "protected": False}
 
@@ -346,26 +357,43 @@ def draw(name, pair):
     return drawn(*(make(pair) for make in makers), **options)
 
 
-NAMING = ("reversal_curse", "denoising_step", "timeline", "dataset", "probe", "trace_facts")
+NAMING = (
+    "first_screen",
+    "four_masks",
+    "reversal_curse",
+    "denoising_step",
+    "timeline",
+    "dataset",
+    "probe",
+    "trace_facts",
+)
 EDGES = {
+    "nobody asked": lambda: article.first_screen(completions(PLAIN).head(0), models=MODELS),
+    "only a diffusion model asked": lambda: article.first_screen(select_mdm(completions(PLAIN)), models=MODELS),
+    "no sentence to mask": lambda: article.four_masks(facts_of(PLAIN), []),
+    "no exposure": lambda: article.exposure(reference_table("epochs"), models=MODELS),
+    "no objectives": lambda: article.main_objectives(reference_table("objectives").head(0), models=MODELS),
+    "nothing to cross": lambda: article.crossover(trace_table().head(0), models=MODELS),
+    "thirty layers to cross": lambda: article.crossover(trace_table(layers=30), models=MODELS),
+    "no edit to transfer": lambda: article.edit_transfer(edits_and_gradients()[0].head(0), models=MODELS),
     "three seeds, four models": lambda: curse.reversal_curse(
         completions(PLAIN, models=TWO, seeds=(1, 2, 3)), likelihood((1, 2, 3), TWO), models=TWO
     ),
     "no autoregressive model": lambda: curse.reversal_curse(
-        of_mdm(completions(PLAIN)), of_mdm(likelihood()), models={"mdm": "diffusion"}
+        select_mdm(completions(PLAIN)), select_mdm(likelihood()), models={"mdm": "diffusion"}
     ),
     "no likelihoods": lambda: curse.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
     "no completions": lambda: denoising.timeline(completions(PLAIN).head(0), []),
-    "one step": lambda: denoising.denoising_step(of_mdm(completions(PLAIN, steps=(1,))), flat(PLAIN)),
-    "two steps": lambda: denoising.denoising_step(of_mdm(completions(PLAIN, steps=(2,))), flat(PLAIN)),
-    "a thousand steps": lambda: denoising.timeline(of_mdm(completions(PLAIN, steps=(1000,))), flat(PLAIN)),
+    "one step": lambda: denoising.denoising_step(select_mdm(completions(PLAIN, steps=(1,))), all_questions(PLAIN)),
+    "two steps": lambda: denoising.denoising_step(select_mdm(completions(PLAIN, steps=(2,))), all_questions(PLAIN)),
+    "a thousand steps": lambda: denoising.timeline(select_mdm(completions(PLAIN, steps=(1000,))), all_questions(PLAIN)),
     "an answer that never comes": lambda: denoising.timeline(
-        of_mdm(completions(PLAIN)).assign(correct=False, generation="x"), [row("p2d_same", "p2d-00", "No", "one")]
+        select_mdm(completions(PLAIN)).assign(correct=False, generation="x"), [row("p2d_same", "p2d-00", "No", "one")]
     ),
     "no facts": lambda: data.dataset([], [], {}),
     "no tests": lambda: data.dataset(facts_of(PLAIN), [row("p2d_same", "p2d-0", *PLAIN)], {}),
-    "nothing probed": lambda: recall.probe(probed(PLAIN).head(0), models=MODELS),
-    "unknown answers": lambda: recall.probe(with_nans(probed(PLAIN), "answer", "probability"), models=MODELS),
+    "nothing probed": lambda: recall.probe(probe_table(PLAIN).head(0), models=MODELS),
+    "unknown answers": lambda: recall.probe(with_nans(probe_table(PLAIN), "answer", "probability"), models=MODELS),
     "no training": lambda: recall.training_curves(history().head(0), models=MODELS),
     "losses of many runs": lambda: recall.training_curves(history((1, 2), TWO), models=TWO),
     "a loss that is lost": lambda: recall.training_curves(with_nans(history(), "loss"), models=MODELS),
@@ -377,25 +405,25 @@ EDGES = {
     "no intervals": lambda: recall.step_scaling(with_nans(scaling(), "ci_low", "ci_high"), models=MODELS),
     "no recall": lambda: recall.step_scaling(scaling().head(0), models=MODELS),
     "no traces": lambda: tracing.trace_facts({("mdm", "p2d_same"): []}, models=MODELS),
-    "harmful restorations": lambda: tracing.trace_facts(traced(PLAIN, sign=-1), models=MODELS),
-    "one layer, one step": lambda: tracing.trace_facts(traced(PLAIN, steps=1, layers=1), models=MODELS),
+    "harmful restorations": lambda: tracing.trace_facts(make_traces(PLAIN, sign=-1), models=MODELS),
+    "one layer, one step": lambda: tracing.trace_facts(make_traces(PLAIN, steps=1, layers=1), models=MODELS),
     "forty layers": lambda: tracing.trace_average(trace_table(layers=40).query("kind != 'attn'"), models=MODELS),
     "no effects": lambda: tracing.trace_average(trace_table().head(0), models=MODELS),
     "effects unknown": lambda: tracing.trace_average(
         with_nans(trace_table(), "mean", "ci_low", "ci_high"), models=MODELS
     ),
-    "shares over forty layers": lambda: tracing.trace_sides(trace_table((1, 2), layers=30), models=MODELS),
-    "modules over forty layers": lambda: tracing.hidden_steps(time_table(layers=40), models=MODELS),
-    "no modules": lambda: tracing.hidden_steps(time_table().query("kind == 'subject'"), models=MODELS),
+    "shares over forty layers": lambda: tracing.trace_necessity(trace_table((1, 2), layers=30), models=MODELS),
+    "modules over forty layers": lambda: tracing.corrupted_steps(time_table(layers=40), models=MODELS),
+    "no modules": lambda: tracing.corrupted_steps(time_table().query("kind == 'subject'"), models=MODELS),
     "no windows": lambda: tracing.trace_windows(trace_table().query("kind == 'state'"), models=MODELS),
-    "taught one way": lambda: tracing.trace_alike(trace_table().query("split == 'p2d_same'"), models=MODELS),
-    "revealed at once": lambda: tracing.hand_over(time_table().query("revealed == 0"), models=MODELS),
+    "taught one way": lambda: tracing.trace_directions(trace_table().query("split == 'p2d_same'"), models=MODELS),
+    "revealed at once": lambda: tracing.handover(time_table().query("revealed == 0"), models=MODELS),
     "ten layers of one base": lambda: symmetry.symmetry_layers(
-        compared(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
+        similarity_table(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),
-    "no comparisons": lambda: symmetry.symmetry_layers(compared().head(0), models=MODELS),
-    "nothing compared": lambda: symmetry.symmetry(compared().head(0), models=MODELS),
-    "bases alone compared": lambda: symmetry.symmetry(compared(stages=("base",)), models=MODELS),
+    "no comparisons": lambda: symmetry.symmetry_layers(similarity_table().head(0), models=MODELS),
+    "nothing compared": lambda: symmetry.symmetry(similarity_table().head(0), models=MODELS),
+    "bases alone compared": lambda: symmetry.symmetry(similarity_table(stages=("base",)), models=MODELS),
     "no evidence": lambda: storage.evidence(evidence_table().head(0), models=MODELS),
     "underpowered evidence": lambda: storage.evidence(evidence_table(ceiling_low=-0.1), models=MODELS),
     "evidence off the scale": lambda: storage.evidence(evidence_table(share=-3.0), models=MODELS),
@@ -406,18 +434,18 @@ EDGES = {
     "edits unknown": lambda: rank_one.rank_one_edits(
         with_nans(rank_one_table(), "value", "ci_low", "ci_high"), models=MODELS
     ),
-    "no ablations": lambda: ablation.ablations(ablated().head(0), models=MODELS),
+    "no ablations": lambda: ablation.ablations(ablation_table().head(0), models=MODELS),
     "fine-tuned edits of one model": lambda: storage.finetuned_edits(*edits_and_gradients(["ar"]), models=MODELS),
     "no fine-tuned edits": lambda: storage.finetuned_edits(
         *(table.head(0) for table in edits_and_gradients()), models=MODELS
     ),
     "no edits": lambda: rank_one.rank_one_edits(rank_one_table().head(0), models=MODELS),
-    "no shares": lambda: tracing.trace_sides(trace_table().head(0), models=MODELS),
-    "no time": lambda: tracing.hidden_steps(time_table().head(0), models=MODELS),
+    "no shares": lambda: tracing.trace_necessity(trace_table().head(0), models=MODELS),
+    "no time": lambda: tracing.corrupted_steps(time_table().head(0), models=MODELS),
 }
 
 
-def svg_of(drawing, folder):
+def write_svg(drawing, folder):
     style.write(drawing.figure, folder / "figure.svg")
     return (folder / "figure.svg").read_bytes()
 
@@ -431,7 +459,7 @@ class Text(NamedTuple):
 
 
 @contextmanager
-def noting(texts):
+def record_texts(texts):
     """While it lasts, `texts` gathers what is drawn into a PNG."""
     draw = RendererAgg.draw_text
 
@@ -452,7 +480,7 @@ def noting(texts):
 def check(drawing, folder):
     """What holds for every figure: type that is large enough, all of it on the page. Returns the texts."""
     texts = []
-    with noting(texts):
+    with record_texts(texts):
         style.write(drawing.figure, folder / "figure.png")
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     width, height = drawing.figure.get_size_inches() * 72
@@ -476,7 +504,7 @@ def overlapping(texts):
 @pytest.mark.parametrize("name", registry.FIGURES)
 def test_a_registered_figure_is_readable_reproducible_and_has_an_alt_text(name, tmp_path):
     drawing = draw(name, PLAIN)
-    assert svg_of(drawing, tmp_path) == svg_of(draw(name, PLAIN), tmp_path)
+    assert write_svg(drawing, tmp_path) == write_svg(draw(name, PLAIN), tmp_path)
     assert not overlapping(check(drawing, tmp_path))
     alt = read.fill_alt_text(name, registry.FIGURES[name].alt, drawing.alt_values)
     assert len(alt) > 60 and "nan" not in alt.split()
@@ -513,13 +541,13 @@ def test_any_name_is_drawn_as_it_is_written(name, pair, tmp_path):
     drawing = draw(name, pair)
     check(drawing, tmp_path)
     if pair is ODD:
-        text = "".join(ElementTree.fromstring(svg_of(drawing, tmp_path)).itertext())
+        text = "".join(ElementTree.fromstring(write_svg(drawing, tmp_path)).itertext())
         names = ["$x$", "<script>_%"] if name in ("probe", "trace_facts") else ["O'Neil", "&", r"\frac{1}{2}", "李雷"]
         assert all(part in text for part in names)
 
 
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_are_drawn_too(edge, tmp_path):
+def test_edge_cases_are_drawn(edge, tmp_path):
     assert not overlapping(check(EDGES[edge](), tmp_path))
 
 
@@ -542,20 +570,20 @@ def test_figures_need_no_torch():
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
     before = dict(matplotlib.rcParams)
-    svg_of(draw("timeline", PLAIN), tmp_path)
+    write_svg(draw("timeline", PLAIN), tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
 def test_the_settings_around_do_not_change_a_figure(tmp_path):
     matplotlib = importlib.import_module("matplotlib")
-    plain = svg_of(rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS), tmp_path)
+    plain = write_svg(rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS), tmp_path)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
-        assert svg_of(rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS), tmp_path) == plain
+        assert write_svg(rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS), tmp_path) == plain
 
 
-def test_controls_and_broken_letters_become_visible(tmp_path):
+def test_control_characters_and_lone_surrogates_become_visible(tmp_path):
     assert style.plain("a\nb\tc\x00\x7f\ud800\uffff") == "a↵b→c␀\ufffd\ufffd\ufffd"
-    ElementTree.fromstring(svg_of(draw("timeline", ("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
+    ElementTree.fromstring(write_svg(draw("timeline", ("Ada\x01\x1b", "the\x0b clerk\x85")), tmp_path))
 
 
 def test_wrapping_keeps_every_letter_and_no_line_is_too_long():
@@ -570,39 +598,39 @@ def test_wrapping_keeps_every_letter_and_no_line_is_too_long():
 
 
 def test_an_answer_is_found_whatever_its_spaces_and_case():
-    assert denoising.answer_places(["It", " is", " The", " ba", "ker", "."], "the baker") == {2, 3, 4}
-    assert denoising.answer_places(["the", "baker"], "The baker") == {0, 1}
-    assert denoising.answer_places([" nobody"], "the baker") == set()
+    assert denoising.find_answer_tokens(["It", " is", " The", " ba", "ker", "."], "the baker") == {2, 3, 4}
+    assert denoising.find_answer_tokens(["the", "baker"], "The baker") == {0, 1}
+    assert denoising.find_answer_tokens([" nobody"], "the baker") == set()
 
 
-def test_an_end_is_a_mark_that_was_not_said():
+def test_an_end_marker_is_not_part_of_the_generated_text():
     assert style.is_end("<eos>", "Ada Moss") and style.is_end("</s>", "")
     assert not style.is_end("<script>", "$x$ <script>") and not style.is_end(" Moss", "")
 
 
-def test_the_generation_shown_is_right_and_its_marks_are_those_of_its_answer():
-    table = of_mdm(completions(PLAIN))
-    example = denoising.choose(table, flat(PLAIN))
-    steps = [token.step for token in example.tokens if token.answer]
+def test_the_generation_shown_is_correct_and_its_answer_is_marked():
+    table = select_mdm(completions(PLAIN))
+    example = denoising.choose_example(table, all_questions(PLAIN))
+    steps = [token.step for token in example.tokens if token.in_answer]
     assert (example.first, example.last) == (min(steps), max(steps))
-    said = "".join(token.text for token in example.tokens if token.answer).strip()
+    said = "".join(token.text for token in example.tokens if token.in_answer).strip()
     assert said.startswith(PLAIN[1])
-    assert min(steps) <= denoising.middle_step(example) <= max(steps)
+    assert min(steps) <= denoising.choose_middle_step(example) <= max(steps)
 
 
-def test_the_example_of_the_curse_shows_it_where_it_is_there():
+def test_the_example_shows_the_curse_if_there_is_one():
     table = completions(PLAIN)
     asked = {
         family: table[(table.model == name) & table.split.str.startswith("p2d")] for name, family in MODELS.items()
     }
     example = curse.choose_example(asked)
     right = {key: bool(found.correct) for key, found in example.items()}
-    assert right == curse.WISH
+    assert right == curse.CURSE_PATTERN
     assert len({found.fact for found in example.values()}) == 1
     assert curse.choose_example({}) is None
 
 
-def test_models_are_told_apart_without_colour():
+def test_models_differ_without_colour():
     found = style.choose_looks(TWO)
     assert len({look.marker for look in found.values()}) == len({look.line for look in found.values()}) == len(TWO)
     assert [look.label for look in style.choose_looks(MODELS).values()] == ["MDM", "AR"]
@@ -612,21 +640,24 @@ def test_the_roles_are_those_of_the_study():
     assert sorted(tracing.ROLES) == sorted(vocabulary.ROLES)
 
 
-def test_a_text_that_reads_like_nothing_stays_a_text(tmp_path):
+def test_a_text_that_looks_like_a_missing_value_stays_a_text(tmp_path):
     (tmp_path / "table.csv").write_text("token,value\nnull,1\nNA,\n")
     table = read.read_table(tmp_path / "table.csv", model="mdm")
     assert list(table.token) == ["null", "NA"] and np.isnan(table.value[1]) and list(table.columns)[0] == "model"
 
 
-def test_a_step_in_random_order_is_not_told_as_the_surest():
+def test_a_step_in_random_order_is_not_described_as_the_most_probable():
     for order, which in (("confidence", "the most probable are"), ("random", "some are")):
         assert (
-            denoising.denoising_step(of_mdm(completions(PLAIN)), flat(PLAIN), order=order).alt_values["which"] == which
+            denoising.denoising_step(select_mdm(completions(PLAIN)), all_questions(PLAIN), order=order).alt_values[
+                "which"
+            ]
+            == which
         )
 
 
 def test_an_autoregressive_model_that_only_names_people_has_a_panel():
-    [panel] = tracing.panels({("ar", "d2p_same")}, {"ar": "autoregressive"})
+    [panel] = tracing.choose_panels({("ar", "d2p_same")}, {"ar": "autoregressive"})
     assert panel.title == "AR: names, same direction"
 
 
@@ -636,14 +667,14 @@ def test_a_test_is_called_by_its_answer_and_its_direction():
     assert words["both_d2p"] == "names, both directions" and len(set(words.values())) == len(words)
 
 
-def test_shares_and_numbers_never_look_like_what_they_are_not():
+def test_shares_and_numbers_do_not_round_to_what_they_are_not():
     shares = {0.0: "0%", 0.004: "< 1%", 0.5: "50%", 0.997: "> 99%", 1.0: "100%", -0.001: "0%", -0.02: "−2%", None: "–"}
     assert {share: style.percent(share) for share in shares} == shares
     assert [style.number(value, 1) for value in (-0.04, -1.25, 3.0)] == ["0.0", "−1.2", "3.0"]
     assert [style.pluralize(count, "layer") for count in (0, 1, 2.0)] == ["0 layers", "1 layer", "2 layers"]
 
 
-def test_a_mark_is_filled_by_whether_the_subject_is_predicted_from_the_object():
+def test_a_mark_is_filled_if_the_subject_is_predicted_from_the_object():
     axes = style.new_figure(100).subplots()
     about = {"answer_type": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
     taught = [
@@ -671,14 +702,14 @@ def test_control_people_are_labelled_never_masked_only_if_protected(tmp_path):
         assert "1 more as a control" in drawing.alt_values["control"]
 
 
-def test_the_hand_over_is_drawn_of_answers_with_a_course():
-    said = tracing.hand_over(time_table(), models=MODELS).alt_values["courses"]
+def test_the_handover_is_drawn_for_answers_of_several_steps():
+    said = tracing.handover(time_table(), models=MODELS).alt_values["courses"]
     assert "MDM: descriptions, reverse direction" in said and "MDM: names" not in said
     of_names = time_table()[time_table().split != "d2p_reverse"]
-    assert "MDM: names, reverse direction" in tracing.hand_over(of_names, models=MODELS).alt_values["courses"]
+    assert "MDM: names, reverse direction" in tracing.handover(of_names, models=MODELS).alt_values["courses"]
 
 
-def test_roles_that_return_nothing_are_named_and_not_drawn(tmp_path):
+def test_roles_that_recover_nothing_are_named_and_not_drawn(tmp_path):
     table = trace_table().copy()
     idle = table.role == "prior prompt"
     table.loc[idle, "mean"] = 0.0
@@ -687,12 +718,12 @@ def test_roles_that_return_nothing_are_named_and_not_drawn(tmp_path):
     assert "prior prompt" not in {text.text for text in check(drawing, tmp_path)}
 
 
-def test_a_point_of_few_facts_is_not_drawn_beside_those_of_many():
+def test_a_point_of_few_facts_is_not_drawn():
     table = time_table().assign(n=10)
     table.loc[table.revealed == table.revealed.max(), "n"] = 4
     drawn = {
         x
-        for axes in tracing.hand_over(table, models=MODELS).figure.axes
+        for axes in tracing.handover(table, models=MODELS).figure.axes
         for line in axes.lines[1:]
         for x in line.get_xdata()
     }

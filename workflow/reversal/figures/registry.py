@@ -62,15 +62,15 @@ FIGURES = {
         needs=("untrained",),
     ),
     "first_screen": Figure(
-        function="example.ask_both_ways",
+        function="article.first_screen",
         inputs=("completions",),
         title="One person asked both ways",
         section="The finding",
-        caption="""One person taught name first, asked forward and in reverse, and the answers of one model of each
-        family. Percentages: correct answers to all such questions in this run. The person is chosen to show the
-        difference.""",
+        caption="""One person, taught name first and asked forward and in reverse, with the answers of both models in
+        this run: ✓ correct, ✗ wrong. The person is chosen to show the difference. Below, the share of all questions in
+        the reverse direction that each model answers correctly in this run.""",
         alt="""Questions about {name}, who was taught name first, asked forward and in reverse, with the answers of the
-        models marked as correct or wrong. Correct of all such questions: {recalled}.""",
+        models marked as correct or wrong. Correct of all questions in the reverse direction: {recalled}.""",
         needs=("trained",),
     ),
     "finding": Figure(
@@ -370,62 +370,67 @@ FIGURES = {
         is_default=False,
     ),
     "four_masks": Figure(
-        function="highlights.four_masks",
+        function="article.four_masks",
         inputs=("facts", "training_rows"),
         title="One sentence under four masks",
         section="Denoising",
-        caption="""One training sentence, "A is B", under four masks. Which direction of the fact it teaches depends on
-        where the masks fall; a model that reads from left to right only ever meets the first kind.""",
-        alt="""The sentence "{sentence}" in boxes, four times: with its object masked, with its subject masked, with
-        some words of each masked, and with both masked.""",
+        caption="""One training sentence under four masks. Where the masks fall decides which direction of the fact it
+        teaches. A model that reads from left to right only ever gets the first kind.""",
+        alt="""The sentence "{sentence}" as boxes, four times: with its object masked, an example of A to B; with its
+        subject masked, an example of B to A; with words of both masked, a little of both; with both masked, neither.
+        Below, the sentence without masks, read from left to right: A to B only.""",
         needs=("diffusion", "trained"),
         options=(),
     ),
     "exposure": Figure(
-        function="highlights.exposure",
+        function="article.exposure",
         inputs=("objectives",),
         title="Recall by exposure",
         section="What lifts the curse",
-        caption="""Recall in the reverse direction against the share of presentations in which a subject may be masked.
-        Bands are 95% intervals over people and templates.""",
-        alt="""Two lines with bands, names and descriptions, of the share of correct answers in the reverse direction
-        against the share of presentations in which the subject may be masked. {recalled}.""",
+        caption="""Share of names and descriptions recalled in the reverse direction, against how often training may
+        mask the subject: in none to all of the presentations of a sentence. Bars are 95% intervals over people and
+        templates.""",
+        alt="""Two lines with intervals, names and descriptions: the share recalled in the reverse direction against the
+        share of presentations in which the subject may be masked. {recalled}.""",
         needs=("trained",),
         is_default=False,
     ),
     "main_objectives": Figure(
-        function="highlights.main_objectives",
+        function="article.main_objectives",
         inputs=("objectives",),
         title="What training must contain",
         section="What lifts the curse",
-        caption="""Recall in the reverse direction after training with nine objectives. Top: the subject is predicted
-        from the object. Bottom: it never is. Bars are 95% intervals over people and templates.""",
-        alt="""Dots with intervals of the share of correct answers in the reverse direction, a row for each training
-        objective, in two groups. {recalled}.""",
+        caption="""Recall in the reverse direction by training objective, with 95% intervals over people and templates:
+        blue diffusion, orange autoregressive. Above, training predicts the subject from the object; below, it never
+        does. The control people are those whose subject the first network never masks.""",
+        alt="""Bars with intervals of the share of names and of descriptions recalled in the reverse direction, a row
+        for each training objective, first those that predict the subject from the object, then those that never do.
+        {recalled}.""",
         needs=("trained",),
         is_default=False,
     ),
     "crossover": Figure(
-        function="highlights.crossover",
+        function="article.crossover",
         inputs=("causal_trace",),
         title="Where a name and a description are",
         section="Causal tracing",
-        caption="""Share of the total effect recovered by restoring all subject tokens, or the answer positions, after
-        each layer, at t1, in the reverse direction; diffusion model, with 95% intervals. A name stays with the
-        subject and then crosses over; a description is at the answer positions at once.""",
-        alt="""Two line plots, for names and for descriptions, of the share of the total effect recovered after each
-        layer: {shares}.""",
+        caption="""Share of the total effect recovered by restoring the states after one layer, of all subject tokens or
+        of all answer positions, before any of the answer is written; diffusion model, reverse direction. Where one line
+        falls and the other rises, the answer moves from the subject to the masks. Bands are 95% intervals.""",
+        alt="""Two line plots with bands, asked for a name and asked for a description: the share of the total effect
+        recovered after each layer, from the first to the last. {shares}.""",
         needs=("diffusion", "trained"),
     ),
     "edit_transfer": Figure(
-        function="highlights.edit_transfer",
+        function="article.edit_transfer",
         inputs=("finetuned_edits",),
         title="Transfer of an edit",
         section="Fine-tuned edits",
-        caption="""How much of what an edit adds to the new answer, in nats, appears when the same question is asked
-        in other words, and when the fact is asked in reverse; diffusion model, people taught both ways, with 95%
-        intervals over facts.""",
-        alt="""Bars with intervals of the share of an edit's effect that appears elsewhere: {shares}.""",
+        caption="""What an edit in one direction adds to the new answer, in nats of log-probability, and how often the
+        model then gives it: in the edited direction with other wordings, in the reverse direction for the edited
+        person, and there for other people. Diffusion model, people taught in both directions; lines are 95% intervals
+        over facts.""",
+        alt="""Bars with intervals of what an edit adds to the new answer, and how often it is given: {gains}.""",
         needs=("diffusion", "trained"),
     ),
     "claims": Figure(
@@ -465,22 +470,10 @@ TABLES = {
     "costs": Table("Costs", "Time, memory and an estimate of the energy of every job."),
 }
 
-# Drawn of a reference run as of this one.
-REFERENCE_FIGURES = ("evidence", "step_scaling", "trace_average", "handover")
-
 
 def select_figures(properties) -> dict[str, Figure]:
     """The figures of a study with these `properties` ("diffusion", "trained", "untrained")."""
     return {name: figure for name, figure in FIGURES.items() if set(figure.needs) <= set(properties)}
-
-
-def select_reference_figures(is_generated: bool, tables) -> list[str]:
-    """The figures to draw of a reference run that has these `tables`.
-
-    Of a run on generated people only the evidence is drawn: it differs from this study by its seeds.
-    """
-    names = REFERENCE_FIGURES[:1] if is_generated else REFERENCE_FIGURES
-    return [name for name in names if FIGURES[name].inputs[0] in tables]
 
 
 def label_reference(name: str, run: str) -> Figure:
