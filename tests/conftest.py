@@ -1,4 +1,4 @@
-"""What several tests share: the repository, its word lists, and tiny networks."""
+"""Fixtures of several tests: the repository, its word lists and data, tiny networks, and limits of memory."""
 
 import os
 from pathlib import Path
@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # For the processes that tests start.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "workflow"), os.getenv("PYTHONPATH")]))
 
-# Files that take minutes begin first, so that test processes end together. The first makes the smoke study; by the time
-# that others ask for it, it is there.
+# Files that take minutes run first, so that the test processes end at about the same time. The first one runs the smoke
+# study, which others use later.
 LONG = ("test_workflow.py", "test_render.py", "test_figures.py", "test_slurm.py", "test_train.py", "test_pairs.py")
 
 
@@ -24,8 +24,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Tests run side by side; more threads would only wait for each other."""
+def use_one_thread():
+    """Tests run in parallel; more threads would only wait for each other."""
     torch.set_num_threads(1)
 
 
@@ -36,10 +36,10 @@ def root():
 
 @pytest.fixture(scope="session")
 def shared():
-    """The reference material beside the repository, where it is."""
+    """The folder of reference material next to the repository, if it is there."""
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
-        pytest.skip("no ../shared beside the repository")
+        pytest.skip("no ../shared next to the repository")
     return folder
 
 
@@ -68,24 +68,24 @@ def tokenizer(generated):
 
 
 @pytest.fixture
-def batches_of(monkeypatch):
-    """Once called, batches have at most so many rows."""
+def limit_batches(monkeypatch):
+    """A function that limits batches to a number of rows."""
     return lambda rows: monkeypatch.setitem(batches.SIZES, "cpu", rows)
 
 
 @pytest.fixture
-def short_of_memory(monkeypatch):
-    """Once called, networks run out of memory with more than so many rows; returns the sizes that were tried."""
+def limit_memory(monkeypatch):
+    """A function that makes networks run out of memory beyond a number of rows; it returns the batch sizes tried."""
     hidden, tried = network.hidden, []
 
     def limit(rows):
-        def small(net, ids, attention_mask=None, **told):
+        def limited_hidden(net, ids, attention_mask=None, **options):
             tried.append(len(ids))
             if len(ids) > rows:
                 raise torch.OutOfMemoryError("out of memory")
-            return hidden(net, ids, attention_mask, **told)
+            return hidden(net, ids, attention_mask, **options)
 
-        monkeypatch.setattr(network, "hidden", small)
+        monkeypatch.setattr(network, "hidden", limited_hidden)
         return tried
 
     return limit

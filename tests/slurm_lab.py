@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes for tests: munge, controller, nodes, as root, on loopback, without a service manager."""
+"""A real Slurm of two nodes for tests, on the loopback interface: munge, a controller and nodes, run as root."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 NODES = ("lab1", "lab2")
-COMPILED_IN = Path("/etc/slurm/slurm.conf")  # Snakemake's plugin drops SLURM_CONF on the node
+COMPILED_IN = Path("/etc/slurm/slurm.conf")  # Snakemake's plugin unsets SLURM_CONF on the node
 
 CONFIGURATION = """\
 ClusterName=lab
@@ -54,13 +54,13 @@ PartitionName=lab Nodes=lab1,lab2 Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def unavailable():
-    """Why no Slurm can be started here, or None."""
+def find_obstacle():
+    """Why Slurm cannot be started here, or None."""
     missing = [name for name in (*DAEMONS, "sbatch", "squeue") if not shutil.which(name)]
     if missing:
         return f"{', '.join(missing)} not installed"
     if os.geteuid():
-        return "a Slurm is started as root"
+        return "Slurm needs root"
     if COMPILED_IN.exists() and not COMPILED_IN.is_symlink():
         return f"{COMPILED_IN} belongs to another Slurm"
     try:
@@ -71,7 +71,7 @@ def unavailable():
 
 
 class Lab:
-    """Start and stop the daemons; each is ended by the process id that it wrote itself."""
+    """Start and stop the daemons; each is ended by the process id in its own file."""
 
     def __init__(self, cpus=8):
         self.host = socket.gethostname().split(".")[0]
@@ -87,14 +87,14 @@ class Lab:
         return self
 
     def _start(self):
-        self.folder.chmod(0o755)  # munge serves no socket that others could not reach
+        self.folder.chmod(0o755)  # munge refuses a socket in a folder that others cannot read
         for name in ("munge", "state", "dev", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir(mode=0o755)
         self._configure()
         munge, lab = self.folder / "munge", self.folder
         files = {"key-file": "key", "socket": "socket", "log-file": "log", "seed-file": "seed"}
-        given = [f"--{option}={munge / name}" for option, name in files.items()]
-        self._run("munged", *given, f"--pid-file={lab / 'munged.pid'}")
+        options = [f"--{option}={munge / name}" for option, name in files.items()]
+        self._run("munged", *options, f"--pid-file={lab / 'munged.pid'}")
         self._run("slurmctld", "-f", lab / "slurm.conf")
         for node in NODES:
             self._run("slurmd", "-f", lab / "slurm.conf", "-N", node)
@@ -113,23 +113,25 @@ class Lab:
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def queue(self, states="pending,running"):
-        """What jobs asked for: {(comment, memory, time, GPUs)}; Snakemake's comment names the rule, or the group."""
+        """The requests of jobs: {(comment, memory, time, GPUs)}; Snakemake's comment has the rule or the group."""
         fields = ("comment", "minmemory", "timelimit", "tres-per-job")
         listed = self._run("squeue", "-h", "-t", states, "-O", ",".join(f"{field}:200" for field in fields))
         return {tuple(line[i : i + 200].strip() for i in range(0, 800, 200)) for line in listed.splitlines()}
 
     def fail(self, job):
-        """Let the node that a job runs on die: its daemon and all that it started end at once, and tell nobody."""
+        """Kill the node on which a job runs: its daemon and all its processes, without a message to the controller."""
         node, job = self._run("squeue", "-h", "-o", "%N %i", "-j", job).split()
         os.kill(int((self.folder / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
-        started = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_of(pid, node, job)]
-        for pid in sorted(started, key=lambda pid: not _words(pid).startswith("slurmstepd")):  # which would tell
+        started = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs_to(pid, node, job)]
+        for pid in sorted(
+            started, key=lambda pid: not _read_command(pid).startswith("slurmstepd")
+        ):  # slurmstepd first: it would report
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return node
 
     def running(self):
-        """{job: its comment} of those that have begun."""
+        """{job: comment} of the jobs that are running."""
         listed = self._run("squeue", "-h", "-t", "running", "-o", "%i %k")
         return dict(line.split(maxsplit=1) for line in listed.splitlines())
 
@@ -137,10 +139,10 @@ class Lab:
         lab = self.folder
         (lab / "munge/key").write_bytes(secrets.token_bytes(1024))
         (lab / "munge/key").chmod(0o400)
-        for i in range(2):  # stand-ins that Slurm counts and hands out; no GPU is there
+        for i in range(2):  # fake devices that Slurm counts and assigns; there is no GPU
             os.mknod(lab / f"dev/nvidia{i}", 0o600 | 0o020000, os.makedev(1, 3))
         (lab / "gres.conf").write_text(f"Name=gpu File={lab}/dev/nvidia[0-1]\n")
-        (lab / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # named, never used
+        (lab / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # required, but unused
         (lab / "slurm.conf").write_text(
             CONFIGURATION.format(lab=lab, host=self.host, cpus=self.cpus, ports=_free_ports(3))
         )
@@ -164,16 +166,17 @@ class Lab:
                 return
             time.sleep(0.25)
         logs = "\n".join(log.read_text()[-2000:] for log in self.folder.glob("slurmd-*.log"))
-        raise RuntimeError(f"the nodes did not come up: {logs}")
+        raise RuntimeError(f"the nodes did not start: {logs}")
 
     def _end(self, file):
+        """End the daemon whose process id is in `file`."""
         if not file.is_file():
             return
         pid = int(file.read_text())
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, signal.SIGKILL):
             daemon = file.stem.split("-")[0]
             if _is_running(pid, daemon):
-                os.kill(pid, sign)
+                os.kill(pid, number)
             deadline = time.monotonic() + 10
             while _is_running(pid, daemon) and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -186,27 +189,27 @@ def _is_running(pid, name):
         return False
 
 
-def _words(pid):
-    """The command line of a process; empty where it has ended."""
+def _read_command(pid):
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
 
 
-def _is_of(pid, node, job):
-    """Whether a process belongs to a job of a node: it tells by its environment, and slurmstepd by its name."""
+def _belongs_to(pid, node, job):
+    """Whether a process belongs to a job of a node, by its environment; slurmstepd by its command line."""
     try:
-        told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    wanted = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_JOB_ID={job}".encode()}
-    return wanted <= set(told) or _words(pid).startswith(f"slurmstepd: [{job}.")
+    expected = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_JOB_ID={job}".encode()}
+    return expected <= set(variables) or _read_command(pid).startswith(f"slurmstepd: [{job}.")
 
 
 def _free_ports(count):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
     return ports

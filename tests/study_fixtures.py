@@ -1,4 +1,4 @@
-"""Running studies in copies of the checkout, as a user would."""
+"""Run studies in copies of the project, as a user would."""
 
 import contextlib
 import fcntl
@@ -15,15 +15,15 @@ from pathlib import Path
 
 import fork_server
 
-# A Snakemake that tests wait for begins as a copy of a process that has imported it and what it imports later: that is
-# more than half of a dry run's time.
-READY = multiprocessing.get_context("forkserver")
+# Snakemake starts as a fork of a process that has imported it and its plugins: imports are more than half of the time
+# of a dry run.
+FORK_SERVER = multiprocessing.get_context("forkserver")
 PLUGINS = ["snakemake_executor_plugin_slurm", "snakemake_storage_plugin_fs", "snakemake.report.html_reporter"]
-READY.set_forkserver_preload(["snakemake.cli", "snakemake.profiles", "smart_open", "jsonschema", *PLUGINS])
+FORK_SERVER.set_forkserver_preload(["snakemake.cli", "snakemake.profiles", "smart_open", "jsonschema", *PLUGINS])
 
 
-def copy(root, folder):
-    """A copy of what git has or would take, where a study can run without touching the results here."""
+def copy_project(root, folder):
+    """Copy the files that git tracks or would add, so that a study can run without touching the results here."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=root, capture_output=True, text=True, check=True
     )
@@ -35,37 +35,37 @@ def copy(root, folder):
 
 
 def command(*arguments, study="studies/smoke.yaml", cores=2):
-    """The command line of a Snakemake that runs a study; without `cores`, a profile says where.
+    """The command line that runs a study with Snakemake; without `cores`, a profile sets where jobs run.
 
-    Jobs have one thread each, since others run beside them: threads that wait for each other use up the processors.
+    Each job has one thread, since tests run in parallel: more threads would only wait for each other.
     """
     limit = ["--cores", str(cores), "--max-threads", "1"] if cores else []
     return [sys.executable, "-m", "snakemake", *limit, *arguments, "--configfile", study]
 
 
 def snakemake(folder, *arguments, without=(), **options):
-    """Run it to its end, some modules being unimportable: a `CompletedProcess`, as `subprocess.run` would give."""
+    """Run Snakemake with the modules `without` unimportable; returns a `CompletedProcess` like `subprocess.run`."""
     words = command(*arguments, **options)
-    jobs = None if "-n" in arguments else _ready_for_jobs()
-    with tempfile.TemporaryDirectory() as told:
-        outputs = [Path(told) / name for name in ("stdout", "stderr")]
-        running = start(folder, words, outputs, jobs, without)
+    jobs = None if "-n" in arguments else _job_server()
+    with tempfile.TemporaryDirectory() as logs:
+        outputs = [Path(logs) / name for name in ("stdout", "stderr")]
+        running = start_snakemake(folder, words, outputs, jobs, without)
         running.join()
         return subprocess.CompletedProcess(words, running.exitcode, *(file.read_text() for file in outputs))
 
 
-def start(folder, words, outputs, jobs, without=()):
-    """A process that does what the command line `words` says, its outputs going to two files.
+def start_snakemake(folder, words, outputs, jobs, without=()):
+    """Start the command line `words` in a process of its own; `outputs` are the files of its stdout and stderr.
 
-    Jobs begin as copies of the process `jobs`, which is one of `ready`.
+    Jobs start as forks of the process `jobs`, a server of `fork_server`.
     """
-    running = READY.Process(target=_run, args=(folder, words, outputs, jobs and jobs.pid, without))
+    running = FORK_SERVER.Process(target=_run, args=(folder, words, outputs, jobs and jobs.pid, without))
     running.start()
     return running
 
 
 @functools.cache
-def _ready_for_jobs():
+def _job_server():
     return fork_server.start()
 
 
@@ -76,7 +76,7 @@ def _run(folder, words, outputs, jobs, without):
     assert sys.modules.keys().isdisjoint(without)
     sys.modules.update(dict.fromkeys(without))
     sys.argv = words[words.index("snakemake") :]
-    # Here, where it is imported already: the tests' own processes have no need of it.
+    # Imported here, where it is preloaded: the test processes do not need it.
     from snakemake import script
     from snakemake.benchmark import benchmarked
     from snakemake.cli import main
@@ -89,70 +89,71 @@ def _run(folder, words, outputs, jobs, without):
     main()
 
 
-def finished(root, factory):
-    """The smoke study, run once for all test processes; who changes anything takes a copy with `duplicate`."""
-    place = factory.getbasetemp()
-    place = place.parent if place.name.startswith("popen-") else place
-    folder = place / "smoke/project"
-    with (place / "smoke.lock").open("w") as lock:
+def run_smoke_study(root, factory):
+    """Run the smoke study, once for all test processes; a test that changes anything copies it with `copy_study`."""
+    temporary = factory.getbasetemp()
+    temporary = temporary.parent if temporary.name.startswith("popen-") else temporary
+    folder = temporary / "smoke/project"
+    with (temporary / "smoke.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            done = snakemake(copy(root, folder))
+            done = snakemake(copy_project(root, folder))
             assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
     return folder
 
 
-def duplicate(folder, to):
-    """A copy of a study's folder with all its times, as `cp -a` makes it."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-a", str(folder), str(to)], check=True)
-    return to
+def copy_study(folder, target):
+    """Copy a study's folder with all times of its files, as `cp -a` does."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", str(folder), str(target)], check=True)
+    return target
 
 
-def forget(folder, model):
-    """Remove what a finished smoke study has of a fine-tuned model, so that it is made again."""
-    for made in (folder / "results/smoke").glob(f"*/{model}*"):
-        for path in made.glob("seed_*") if made.parent.name == "models" else [made]:
+def remove_model(folder, model):
+    """Remove all results of a fine-tuned model from a finished smoke study, so that they are made again."""
+    for result in (folder / "results/smoke").glob(f"*/{model}*"):
+        for path in result.glob("seed_*") if result.parent.name == "models" else [result]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def planned(folder, *arguments, **options):
-    """Which jobs a dry run would do: {rule: how often}."""
-    return {rule: len(jobs) for rule, jobs in planned_jobs(folder, *arguments, **options).items()}
+def count_planned_jobs(folder, *arguments, **options):
+    """The number of jobs of each rule that a dry run plans."""
+    return {rule: len(jobs) for rule, jobs in list_planned_jobs(folder, *arguments, **options).items()}
 
 
-def planned_jobs(folder, *arguments, **options):
-    """Which jobs a dry run would do: {rule: [its wildcards]}."""
+def list_planned_jobs(folder, *arguments, **options):
+    """The jobs that a dry run plans: {rule: [wildcards of a job]}."""
     done = snakemake(folder, "-n", *arguments, **options)
     assert done.returncode == 0, done.stderr + done.stdout
-    found = {}
-    for rule, told in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", done.stdout + done.stderr, re.M):
-        wildcards = re.search(r"^    wildcards: (.*)$", told, re.M)
-        found.setdefault(rule, []).append(dict(re.findall(r"(\w+)=([^,]*)", wildcards[1])) if wildcards else {})
-    return found
+    planned = {}
+    for rule, lines in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", done.stdout + done.stderr, re.M):
+        wildcards = re.search(r"^    wildcards: (.*)$", lines, re.M)
+        planned.setdefault(rule, []).append(dict(re.findall(r"(\w+)=([^,]*)", wildcards[1])) if wildcards else {})
+    return planned
 
 
-def wait_for_job(ended, script, folder, patience=600):
-    """The process id of a job that a Snakemake has begun in `folder`: that of its `script`.
+def wait_for_job(exit_code, script, folder, timeout=600):
+    """Wait until a Snakemake in `folder` runs `script`; returns the process id of that job.
 
-    `ended()` is None while that Snakemake runs.
+    `exit_code()` is None while that Snakemake runs.
     """
-    deadline = time.monotonic() + patience
-    while (found := _process_of(script, folder)) is None:
-        assert ended() is None, f"Snakemake ended with {ended()} before {script} began"
-        assert time.monotonic() < deadline, f"{script} did not begin in {patience} s"
+    deadline = time.monotonic() + timeout
+    while (process := _find_process(script, folder)) is None:
+        assert exit_code() is None, f"Snakemake ended with {exit_code()} before {script} started"
+        assert time.monotonic() < deadline, f"{script} did not start within {timeout} s"
         time.sleep(0.2)
-    return found
+    return process
 
 
-def _process_of(script, folder):
+def _find_process(script, folder):
+    """The id of the process that runs `script` in `folder`, or None."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name, words = (process / "comm").read_text().strip(), (process / "cmdline").read_bytes().split(b"\0")
-            here = (process / "cwd").readlink() == folder
+            in_folder = (process / "cwd").readlink() == folder
         except OSError:
             continue
-        run = b"python" in words[0] and any(word.endswith(f".{script}".encode()) for word in words[1:3])
-        if here and (run or name == script):
+        is_script = b"python" in words[0] and any(word.endswith(f".{script}".encode()) for word in words[1:3])
+        if in_folder and (is_script or name == script):
             return int(process.name)
     return None

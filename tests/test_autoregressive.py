@@ -128,8 +128,8 @@ def test_likelihood_is_the_sum_over_the_completion_alone(networks, family):
         assert value == pytest.approx(expected, abs=1e-4)
 
 
-def test_greedy_log_probabilities_sum_to_the_likelihood_of_the_completion(networks, batches_of):
-    batches_of(2)
+def test_greedy_log_probabilities_sum_to_the_likelihood_of_the_completion(networks, limit_batches):
+    limit_batches(2)
     found = autoregressive.complete(networks["llama"], PROMPTS, new_tokens=5, eos=EOS)
     likelihood = autoregressive.log_likelihood(networks["llama"], PROMPTS, found.tokens)
     assert [sum(logs) for logs in found.log_probabilities] == pytest.approx(likelihood.tolist(), abs=1e-4)

@@ -9,7 +9,7 @@ import requests
 import yaml
 from rocrate_validator import models, services
 from rocrate_validator.utils.http import HttpRequester
-from study_fixtures import duplicate, finished, snakemake
+from study_fixtures import copy_study, run_smoke_study, snakemake
 from urllib3 import HTTPResponse
 
 from docs import crate, reference
@@ -28,7 +28,7 @@ ALLOWED_ISSUES = {
 @pytest.fixture(scope="module")
 def study(root, tmp_path_factory):
     """The finished smoke study in a folder of its own, and its configuration."""
-    folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("packed") / "project")
+    folder = copy_study(run_smoke_study(root, tmp_path_factory), tmp_path_factory.mktemp("packed") / "project")
     return folder, reference.load_configuration(folder / "config.yaml", folder / "studies/smoke.yaml")
 
 
@@ -75,7 +75,7 @@ def test_the_crate_is_a_valid_provenance_run_crate(packed, root, tmp_path):
     assert {severity for severity, _ in issues} <= {"RECOMMENDED"}
     # Although it is offline, the validator finds errors.
     broken = tmp_path / "broken"
-    duplicate(packed, broken)
+    copy_study(packed, broken)
     metadata = json.loads((broken / "ro-crate-metadata.json").read_text())
     [run] = [entity for entity in metadata["@graph"] if entity["@id"] == "#run-smoke"]
     run["instrument"] = {"@id": "config.yaml"}

@@ -90,9 +90,9 @@ def test_batches_give_what_one_prompt_at_a_time_gives(net, lengths, steps, guida
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_size_of_batches_changes_nothing(net, variant, batches_of):
+def test_the_size_of_batches_changes_nothing(net, variant, limit_batches):
     def run(size):
-        batches_of(size)
+        limit_batches(size)
         return denoise(net, PROMPTS, canvas=CANVAS, steps=6, generator=seeded(), **VARIANTS[variant])
 
     assert same(run(1), run(3)) and same(run(3), run(100))
@@ -133,15 +133,15 @@ def test_revealed_tokens_are_the_most_confident(net):
             assert best[row][revealed].min() >= best[row][left].max()
 
 
-def test_a_batch_too_large_for_the_gpu_is_halved(net, short_of_memory):
+def test_a_batch_too_large_for_the_gpu_is_halved(net, limit_memory):
     expected = denoise(net, PROMPTS, canvas=CANVAS, steps=5, temperature=0.5, generator=seeded())
-    tried = short_of_memory(2)
+    tried = limit_memory(2)
     assert same(denoise(net, PROMPTS, canvas=CANVAS, steps=5, temperature=0.5, generator=seeded()), expected)
     assert max(tried) == len(PROMPTS)
 
 
-def test_memory_too_small_for_one_row_is_an_error(net, short_of_memory):
-    short_of_memory(0)
+def test_memory_too_small_for_one_row_is_an_error(net, limit_memory):
+    limit_memory(0)
     with pytest.raises(torch.OutOfMemoryError):
         denoise(net, PROMPTS, canvas=CANVAS, steps=1)
 

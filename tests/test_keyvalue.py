@@ -185,16 +185,16 @@ def test_many_facts_at_once_equal_one_at_a_time(name, networks, words, swapped, 
 
 
 @pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
-def test_batches_too_large_for_the_gpu_are_halved_permanently(name, networks, words, swapped, short_of_memory):
+def test_batches_too_large_for_the_gpu_are_halved_permanently(name, networks, words, swapped, limit_memory):
     settings = {"steps": 3, "kl_factor": 0.01, "learning_rate": 0.1, "prefixes": PREFIXES[:2], "layers": [1]}
     expected = extract(networks[name], words, swapped, **settings)
-    tried = short_of_memory(3)
+    tried = limit_memory(3)
     extraction = extract(networks[name], words, swapped, **settings)
     assert max(tried) > 3 and sum(size > 3 for size in tried) < 30  # not again at every step
     for part in ("k_star", "v_star", "original"):
         assert torch.allclose(getattr(extraction, part), getattr(expected, part), rtol=1e-3, atol=1e-4)
     assert storage_fixtures.has_no_hooks(networks[name])
-    short_of_memory(0)
+    limit_memory(0)
     with pytest.raises(torch.OutOfMemoryError):
         extract(networks[name], words, swapped, **settings)
 

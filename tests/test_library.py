@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from study_fixtures import copy
+from study_fixtures import copy_project
 
 from reversal.common.errors import UserError
 from reversal.tracing import draw_noise, trace_prompt
@@ -16,7 +16,7 @@ from reversal.tracing import draw_noise, trace_prompt
 @pytest.fixture(scope="module")
 def installed(root, tmp_path_factory):
     """The folder into which pip installed the library alone; None if pip could not get setuptools, which builds it."""
-    source, target = copy(root, tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("target")
+    source, target = copy_project(root, tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("target")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(source)]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode and "setuptools" in done.stderr:

@@ -134,11 +134,11 @@ def test_sampling_returns_tokens_that_are_all_given(noise):
 
 
 @pytest.mark.parametrize("noise", ["uniform", "gaussian"])
-def test_trajectories_end_in_the_canvas_and_rows_do_not_depend_on_their_batch(noise, batches_of):
+def test_trajectories_end_in_the_canvas_and_rows_do_not_depend_on_their_batch(noise, limit_batches):
     net, prompts = fresh(noise), [[i + 1, i + 9] for i in range(5)]
     how = Sampling(canvas=8, guidance=0.5)
     whole = noised.denoise_each(net, prompts, how, [6])[6]
-    batches_of(2)
+    limit_batches(2)
     parts = noised.denoise_each(net, prompts, how, [6])[6]
     assert torch.equal(whole.canvas, parts.canvas) and torch.equal(whole.withdrawn, parts.withdrawn)
     assert torch.equal(whole.entering(6), whole.canvas)

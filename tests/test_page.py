@@ -8,7 +8,7 @@ import time
 
 import pytest
 from paper_fixtures import make, render
-from study_fixtures import duplicate, finished, snakemake
+from study_fixtures import copy_study, run_smoke_study, snakemake
 
 from reversal.paper import page as pages
 
@@ -241,7 +241,7 @@ def test_names_stay_text_in_the_explorer(browser, page):
 @pytest.fixture(scope="module")
 def report(root, tmp_path_factory):
     """Snakemake's report of the smoke study, and the folder of that."""
-    folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("report") / "project")
+    folder = copy_study(run_smoke_study(root, tmp_path_factory), tmp_path_factory.mktemp("report") / "project")
     done = snakemake(folder, "--report", "report.html")
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "report.html"

@@ -117,7 +117,7 @@ def train_on(net, reader, rows):
 def study(root, made, tmp_path_factory):
     """A copy of the project with bases trained on the families, and a study of these bases."""
     file, (_, stated, _) = made
-    folder = study_fixtures.copy(root, tmp_path_factory.mktemp("known") / "project")
+    folder = study_fixtures.copy_project(root, tmp_path_factory.mktemp("known") / "project")
     reader = tokens.train_tokenizer([row.text for row in stated], 500)
     for name, causal in (("mdm", False), ("ar", True)):
         net = network.new(causal=causal, vocab=len(reader), width=48, layers=2, heads=4, mlp=96, eos=0, seed=1)

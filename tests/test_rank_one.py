@@ -161,9 +161,9 @@ def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids, 
     assert torch.allclose(moment, keys.T @ keys / len(keys), atol=1e-5)
 
 
-def test_second_moments_are_the_same_when_memory_runs_out(networks, ids, short_of_memory):
+def test_second_moments_are_the_same_when_memory_runs_out(networks, ids, limit_memory):
     expected = rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER]
-    tried = short_of_memory(2)
+    tried = limit_memory(2)
     assert torch.allclose(rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER], expected)
     assert max(tried) > 2
 

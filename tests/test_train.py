@@ -322,13 +322,13 @@ def test_a_batch_too_large_for_memory_is_split_with_the_same_result(causal, monk
     loop.fit(whole, ROWS, recipe())
     compute_loss, sizes = loop.compute_loss, []
 
-    def short_of_memory(net, batch):
+    def limit_memory(net, batch):
         if len(batch.inputs) > 3:
             raise torch.OutOfMemoryError("out of memory")
         sizes.append(len(batch.inputs))
         return compute_loss(net, batch)
 
-    monkeypatch.setattr(loop, "compute_loss", short_of_memory)
+    monkeypatch.setattr(loop, "compute_loss", limit_memory)
     loop.fit(split, ROWS, recipe())
     assert max(sizes) == 2  # of 8 rows, halved twice
     for name, value in weights(whole).items():

@@ -20,14 +20,14 @@ import yaml
 from snakemake.utils import update_config
 from study_fixtures import (
     command,
-    copy,
-    duplicate,
-    finished,
-    forget,
-    planned,
-    planned_jobs,
+    copy_project,
+    copy_study,
+    count_planned_jobs,
+    list_planned_jobs,
+    remove_model,
+    run_smoke_study,
     snakemake,
-    start,
+    start_snakemake,
     wait_for_job,
 )
 
@@ -40,13 +40,13 @@ SMOKE = yaml.safe_load((ROOT / "studies/smoke.yaml").read_text())
 
 @pytest.fixture(scope="module")
 def checkout(root, tmp_path_factory):
-    return copy(root, tmp_path_factory.mktemp("checkout") / "project")
+    return copy_project(root, tmp_path_factory.mktemp("checkout") / "project")
 
 
 @pytest.fixture(scope="module")
 def smoke(root, tmp_path_factory):
     """The finished smoke study, moved to another folder."""
-    return duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("moved") / "elsewhere")
+    return copy_study(run_smoke_study(root, tmp_path_factory), tmp_path_factory.mktemp("moved") / "elsewhere")
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -119,16 +119,16 @@ def disturbed(smoke, root, tmp_path_factory):
 
     Its jobs begin as copies of another process than the study's own, so that hashes are not the same by chance.
     """
-    folder = duplicate(finished(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
+    folder = copy_study(run_smoke_study(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
     tables = [str(table) for table in computed_tables(smoke)]
-    forget(folder, "mdm")
+    remove_model(folder, "mdm")
     shutil.rmtree(folder / "results/smoke/logs")  # of the first run
     for table in tables:
         (folder / table).unlink()
     jobs, outputs = fork_server.start(), (folder / "stdout", folder / "stderr")
 
     def begin():
-        return start(folder, command(*tables), outputs, jobs)
+        return start_snakemake(folder, command(*tables), outputs, jobs)
 
     def code(running):
         running.join(600)
@@ -181,7 +181,7 @@ def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, disturbed):
 def test_two_fresh_runs_of_the_default_study_give_the_same_tables(root, tmp_path):
     found = []
     for name in ("one", "two"):
-        folder = copy(root, tmp_path / name)
+        folder = copy_project(root, tmp_path / name)
         done = snakemake(folder, study="config.yaml", cores="all")
         assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
         tables = (folder / "results/default/tables").glob("*.csv")
@@ -220,7 +220,15 @@ def test_a_number_changed_by_hand_rebuilds_only_what_depends_on_it(smoke):
     os.utime(smoke / ".snakemake/hashes/results/smoke/tables/likelihood.csv.json", (0, 0))  # made long ago
     try:
         table.write_bytes(content.replace(b"0", b"1", 1))
-        assert set(planned(smoke)) == {"all", "figure_reversal_curse", "costs", "numbers", "page", "post", "sortable"}
+        assert set(count_planned_jobs(smoke)) == {
+            "all",
+            "figure_reversal_curse",
+            "costs",
+            "numbers",
+            "page",
+            "post",
+            "sortable",
+        }
         done = snakemake(smoke)
         assert done.returncode == 0, done.stderr[-3000:]
         assert "likelihood.csv was changed after it was made; it is used as it is" in done.stderr
@@ -238,14 +246,14 @@ def test_every_job_but_those_that_write_the_post_is_among_the_costs(smoke):
 
 
 def test_a_finished_study_has_nothing_to_do_wherever_its_folder_is(smoke):
-    assert planned(smoke) == {}
+    assert count_planned_jobs(smoke) == {}
 
 
 def test_a_deleted_split_is_made_again_and_no_other(smoke):
     file = smoke / "results/smoke/data/both_p2d.jsonl"
     content = file.read_bytes()
     file.unlink()
-    jobs = planned(smoke, str(file.relative_to(smoke)))
+    jobs = count_planned_jobs(smoke, str(file.relative_to(smoke)))
     assert jobs == {"prepare": 1}
     assert snakemake(smoke, str(file.relative_to(smoke))).returncode == 0
     assert file.read_bytes() == content
@@ -282,30 +290,30 @@ def run_networks(root):
 
 def test_editing_the_generator_reruns_the_data_stage(smoke):
     with edited(smoke, "data/generated.py"):
-        assert planned(smoke)["prepare"] >= 6
+        assert count_planned_jobs(smoke)["prepare"] >= 6
 
 
 def test_editing_the_sampler_does_not_retrain(smoke):
     with edited(smoke, "recall/masked.py"):
-        jobs = planned(smoke)
+        jobs = count_planned_jobs(smoke)
         assert "complete" in jobs and "finetune" not in jobs
 
 
 def test_editing_the_objective_retrains(smoke):
     with edited(smoke, "training/objective.py"):
-        assert planned(smoke)["finetune"] == 2
+        assert count_planned_jobs(smoke)["finetune"] == 2
 
 
 def test_editing_tables_figures_or_the_post_runs_no_network(smoke):
     with edited(smoke, "*/tables.py", "figures/*.py", "paper/*.py"):
-        jobs = planned(smoke)
-    assert {"score", "aggregate", "symmetry", "figure_edits", "post"} <= jobs.keys()
+        jobs = count_planned_jobs(smoke)
+    assert {"score", "aggregate", "symmetry", "figure_rank_one_edits", "post"} <= jobs.keys()
     assert jobs.keys().isdisjoint(run_networks(smoke))
 
 
 def test_editing_what_only_logs_or_downloads_reruns_nothing(smoke):
     with edited(smoke, "common/jobs.py", "common/errors.py", "common/download.py", "models/hub.py"):
-        assert planned(smoke) == {}
+        assert count_planned_jobs(smoke) == {}
 
 
 @pytest.fixture
@@ -323,30 +331,30 @@ def changed_study(tmp_path):
 
 def test_the_order_of_a_study_s_keys_changes_nothing(smoke, changed_study):
     """The file that is written has its keys sorted."""
-    assert planned(smoke, study=changed_study()) == {}
+    assert count_planned_jobs(smoke, study=changed_study()) == {}
 
 
 def test_a_setting_of_the_sampler_concerns_no_autoregressive_job(smoke, changed_study):
-    jobs = planned_jobs(smoke, study=changed_study(sampling={"steps": [1, 8], "guidance": 0.4}))
+    jobs = list_planned_jobs(smoke, study=changed_study(sampling={"steps": [1, 8], "guidance": 0.4}))
     assert {"model": "mdm", "seed": "1"} in jobs["complete"]
     assert all(job["model"] == "mdm" for rule in run_networks(smoke) for job in jobs.get(rule, []))
 
 
 @pytest.mark.parametrize(("model", "own"), [("ar", {"canvas": 30}), ("mdm", {"canvas": 30, "training": {"width": 30}})])
 def test_a_model_s_own_canvas_and_width_concern_no_other_model(smoke, changed_study, model, own):
-    jobs = planned_jobs(smoke, study=changed_study(models={model: own}))
+    jobs = list_planned_jobs(smoke, study=changed_study(models={model: own}))
     assert {job["model"] for rule in run_networks(smoke) for job in jobs.get(rule, [])} == {model}
     assert ("finetune" in jobs) == ("training" in own)
 
 
 def test_a_second_seed_leaves_the_first_and_the_bases_alone(smoke, changed_study):
-    jobs = planned_jobs(smoke, study=changed_study(seeds=[1, 2]))
+    jobs = list_planned_jobs(smoke, study=changed_study(seeds=[1, 2]))
     for rule in run_networks(smoke) & jobs.keys():
         assert all("2" in (job.get("seed"), job.get("stage", "").removeprefix("seed_")) for job in jobs[rule]), rule
     assert len(jobs["keyvalue"]) == len(jobs["finetune"]) == 2
 
 
-EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/edits/mdm/seed_1.csv"
+EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/rank_one_edits/mdm/seed_1.csv"
 
 
 @pytest.mark.parametrize(
@@ -356,8 +364,8 @@ EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/edits/md
 )
 def test_jobs_depend_on_peaks_only_where_these_are_asked_for(checkout, changed_study, layers, made, needed):
     keyvalue = {**SMOKE["keyvalue"], "layers": layers, "value_layers": layers}
-    study = changed_study(keyvalue=keyvalue, edits={**SMOKE["edits"], "layers": layers})
-    jobs = planned(checkout, *made, study=study)
+    study = changed_study(keyvalue=keyvalue, rank_one_edits={**SMOKE["rank_one_edits"], "layers": layers})
+    jobs = count_planned_jobs(checkout, *made, study=study)
     assert "finetune" in jobs and ("peaks" in jobs) == needed
 
 
@@ -413,7 +421,7 @@ def test_rows_and_checkpoints_of_one_s_own_are_inputs_file_by_file(checkout, tmp
 
 
 def test_one_rule_can_be_forced_alone(smoke):
-    jobs = planned(smoke, "--forcerun", "score")
+    jobs = count_planned_jobs(smoke, "--forcerun", "score")
     assert jobs.get("score") == 1 and "finetune" not in jobs and "complete" not in jobs
 
 
@@ -464,13 +472,13 @@ def test_a_canvas_that_became_too_small_is_told_before_the_first_job(smoke, chan
     done = snakemake(smoke, "--forcerun", "finetune", study=changed_study(sampling={"steps": [1, 8], "canvas": 8}))
     assert done.returncode != 0 and "the canvas of mdm has 8: set sampling.canvas" in done.stderr
     assert "Traceback" not in done.stderr and "rule finetune" not in done.stderr + done.stdout
-    assert planned(smoke) == {}
+    assert count_planned_jobs(smoke) == {}
 
 
 def test_nothing_is_pretrained_before_its_rows_were_measured(checkout, tmp_path):
     """With the tokenizer, which is there before the base."""
     (tmp_path / "own.yaml").write_text(json.dumps({"study": "own", "models": {"mdm": {"base": "pretrain"}}}))
-    jobs = planned(checkout, "results/own/models/mdm/base", study=str(tmp_path / "own.yaml"))
+    jobs = count_planned_jobs(checkout, "results/own/models/mdm/base", study=str(tmp_path / "own.yaml"))
     assert {"tokenizer", "needs", "prepare", "base_pretrain"} == jobs.keys()
 
 
