@@ -1,4 +1,4 @@
-"""The workflow as its users run it: dry runs, the smoke study end to end, and what reruns when something changes."""
+"""The workflow as users run it: dry runs, the smoke study end to end, and the jobs that a change reruns."""
 
 import json
 import os
@@ -51,55 +51,55 @@ def smoke(root, tmp_path_factory):
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_dry_runs_without_torch(checkout, study):
-    """A dry run needs no network, no GPU and none of the heavy libraries: they are made unimportable here."""
+    """A dry run loads no network and none of the large libraries: they cannot be imported here."""
     done = snakemake(checkout, "-n", study=study, without=("torch", "transformers", "matplotlib", "sklearn"))
     assert done.returncode == 0, done.stderr
     assert "This was a dry-run" in done.stdout + done.stderr or "Nothing to be done" in done.stdout + done.stderr
 
 
-def test_a_model_that_knows_no_masks_is_asked_for_its_recall_alone(checkout):
+def test_a_model_with_other_noise_than_masks_is_tested_for_recall_only(checkout):
     done = snakemake(checkout, "-n", study="studies/objectives.yaml")
     assert "objectives_table" in done.stdout and "rule trace:" not in done.stdout
     done = snakemake(checkout, "-n", "results/objectives/tables/causal_trace.csv", study="studies/objectives.yaml")
     assert done.returncode != 0
     assert (
-        "models.mdm-time-conditioned.objective has time_conditioning: embedded: only its recall can be asked for"
+        "models.mdm-time-conditioned.objective.time_conditioning is embedded; only recall can be measured"
         in done.stderr
     )
 
 
-def test_tables_figures_and_post_are_made_without_a_network(root):
-    """So that a table made again takes two seconds, not the nine that importing PyTorch and transformers takes."""
-    modules = ["recall.tables", "tracing.tables", "memory.tables", "figures", "paper.write"]
+def test_tables_figures_and_post_import_no_network(root):
+    """Importing PyTorch and transformers takes seven seconds, and a table two."""
+    modules = ["recall.tables", "tracing.tables", "storage.tables", "figures", "paper.write"]
     code = "import sys; " + "; ".join(f"import reversal.{module}" for module in modules)
     code += "; sys.exit(not {'torch', 'transformers'}.isdisjoint(sys.modules))"
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
 
 
 def test_a_dry_run_takes_seconds(checkout):
-    """3 s are promised on a quiet machine, 1.7 times what Snakemake's start takes; busy neighbours slow both."""
+    """The budget is 3 s on an idle machine, 1.7 times Snakemake's start; a busy machine slows both."""
 
-    def seconds(*line):
+    def cpu_seconds(*line):
         before = os.times()
         subprocess.run(line, cwd=checkout, capture_output=True, check=True)
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
     start = [sys.executable, "-m", "snakemake", "--version"]
-    runs = [(seconds(*command("-n", study="config.yaml")), seconds(*start)) for _ in range(2)]
-    dry, bare = map(min, zip(*runs, strict=True))
-    assert dry < 2.2 * bare
+    runs = [(cpu_seconds(*command("-n", study="config.yaml")), cpu_seconds(*start)) for _ in range(2)]
+    dry_run, bare_start = map(min, zip(*runs, strict=True))
+    assert dry_run < 2.2 * bare_start
 
 
-def test_results_can_live_in_a_bucket(checkout, tmp_path):
-    """As on Kubernetes: what the project brings along is never looked for in the storage; the rest is."""
-    where = ["--default-storage-provider", "fs", "--default-storage-prefix", str(tmp_path)]
-    done = snakemake(checkout, "-n", *where, "--shared-fs-usage", "none")
+def test_results_can_be_stored_in_a_bucket(checkout, tmp_path):
+    """As on Kubernetes: the project's own files are local, and results are in the storage."""
+    storage = ["--default-storage-provider", "fs", "--default-storage-prefix", str(tmp_path)]
+    done = snakemake(checkout, "-n", *storage, "--shared-fs-usage", "none")
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/results/smoke/tables/step_scaling.csv" in done.stdout + done.stderr
 
 
-def test_the_smoke_study_leaves_every_table(smoke):
+def test_the_smoke_study_makes_every_table(smoke):
     tables = smoke / "results/smoke/tables"
     scaling = pd.read_csv(tables / "step_scaling.csv")
     assert set(scaling.model) == {"mdm", "ar"} and set(scaling.split) == {
@@ -114,63 +114,63 @@ def test_the_smoke_study_leaves_every_table(smoke):
 
 
 @pytest.fixture(scope="module")
-def disturbed(smoke, root, tmp_path_factory):
-    """One model of the smoke study made again, with all that can go wrong: where, and what a second run was told.
+def interrupted(smoke, root, tmp_path_factory):
+    """One model of the smoke study made again with jobs and Snakemake killed: the folder, and a refused second run.
 
-    Its jobs begin as copies of another process than the study's own, so that hashes are not the same by chance.
+    Its jobs are forks of another server than those of the study, so that hashes are not equal by chance.
     """
-    folder = copy_study(run_smoke_study(root, tmp_path_factory), tmp_path_factory.mktemp("disturbed") / "project")
+    folder = copy_study(run_smoke_study(root, tmp_path_factory), tmp_path_factory.mktemp("interrupted") / "project")
     tables = [str(table) for table in computed_tables(smoke)]
     remove_model(folder, "mdm")
     shutil.rmtree(folder / "results/smoke/logs")  # of the first run
     for table in tables:
         (folder / table).unlink()
-    jobs, outputs = fork_server.start(), (folder / "stdout", folder / "stderr")
+    server, outputs = fork_server.start(), (folder / "stdout", folder / "stderr")
 
-    def begin():
-        return start_snakemake(folder, command(*tables), outputs, jobs)
+    def run_tables():
+        return start_snakemake(folder, command(*tables), outputs, server)
 
-    def code(running):
-        running.join(600)
-        return running.exitcode
+    def wait_for_exit(process):
+        process.join(600)
+        return process.exitcode
 
-    training = begin()
+    training = run_tables()
     job = wait_for_job(lambda: training.exitcode, "finetune.py", folder)
     wait_for_line(folder / "results/smoke/logs/finetune", "steps")
-    os.kill(job, signal.SIGSTOP)  # or it might end while the second run is refused
+    os.kill(job, signal.SIGSTOP)  # so that it does not end while the second run is refused
     second = snakemake(folder)
     os.kill(job, signal.SIGKILL)
-    assert code(training) == 1
-    tracing = begin()
+    assert wait_for_exit(training) == 1
+    tracing = run_tables()
     job = wait_for_job(lambda: tracing.exitcode, "trace.py", folder)
     wait_for_line(folder / "results/smoke/logs/trace", "facts")
     os.kill(job, signal.SIGKILL)
-    assert code(tracing) == 1
-    killed = begin()
+    assert wait_for_exit(tracing) == 1
+    killed = run_tables()
     wait_for_job(lambda: killed.exitcode, "keyvalue.py", folder)
     killed.kill()
-    assert code(killed) == -signal.SIGKILL
-    assert code(begin()) == 0, outputs[1].read_text()[-6000:]
-    jobs.communicate()  # ends it
+    assert wait_for_exit(killed) == -signal.SIGKILL
+    assert wait_for_exit(run_tables()) == 0, outputs[1].read_text()[-6000:]
+    server.communicate()  # ends it
     return folder, second
 
 
 def computed_tables(folder):
-    """The tables of a finished smoke study but for what it cost, which no two runs agree on."""
+    """The tables of a finished smoke study, except the costs, which differ from run to run."""
     tables = (folder / "results/smoke/tables").glob("*.csv")
     return sorted(table.relative_to(folder) for table in tables if table.stem != "costs")
 
 
-def wait_for_line(folder, word, patience=120):
-    """Wait until one of a folder's logs has a line with a word."""
-    deadline = time.monotonic() + patience
+def wait_for_line(folder, word, timeout=120):
+    """Wait until a log in a folder has a line with a word."""
+    deadline = time.monotonic() + timeout
     while not any(word in log.read_text() for log in folder.rglob("*.log")):
         assert time.monotonic() < deadline, f"no line with {word!r} in {folder}"
         time.sleep(0.05)
 
 
-def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, disturbed):
-    folder, _ = disturbed
+def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, interrupted):
+    folder, _ = interrupted
     names = computed_tables(smoke)
     assert len(names) > 10
     for name in names:
@@ -179,27 +179,27 @@ def test_killed_jobs_and_a_killed_snakemake_change_no_table(smoke, disturbed):
 
 @pytest.mark.slow
 def test_two_fresh_runs_of_the_default_study_give_the_same_tables(root, tmp_path):
-    found = []
+    runs = []
     for name in ("one", "two"):
         folder = copy_project(root, tmp_path / name)
         done = snakemake(folder, study="config.yaml", cores="all")
         assert done.returncode == 0, (done.stderr + done.stdout)[-6000:]
         tables = (folder / "results/default/tables").glob("*.csv")
-        found.append({file.name: file.read_bytes() for file in tables if file.stem != "costs"})
-    assert len(found[0]) > 10 and found[0] == found[1]
+        runs.append({file.name: file.read_bytes() for file in tables if file.stem != "costs"})
+    assert len(runs[0]) > 10 and runs[0] == runs[1]
 
 
-def test_a_second_run_of_a_study_says_why_it_does_not_start(disturbed):
-    _, second = disturbed
+def test_a_second_run_of_a_study_is_refused_with_the_reason(interrupted):
+    _, second = interrupted
     assert second.returncode != 0
     assert "error: study smoke is being run by another snakemake in this folder" in second.stderr
     assert "Traceback" not in second.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "reader"), [("tables/likelihood.csv", "numbers"), ("data/p2d_same.jsonl", "figure_dataset")]
+    ("name", "reader"), [("tables/likelihood.csv", "sortable"), ("data/p2d_same.jsonl", "figure_dataset")]
 )
-def test_a_damaged_file_is_noticed_before_it_is_used(smoke, name, reader):
+def test_a_damaged_input_stops_the_job_that_reads_it(smoke, name, reader):
     file = smoke / "results/smoke" / name
     content, times = file.read_bytes(), file.stat()
     try:
@@ -214,42 +214,36 @@ def test_a_damaged_file_is_noticed_before_it_is_used(smoke, name, reader):
         assert snakemake(smoke).returncode == 0
 
 
-def test_a_number_changed_by_hand_rebuilds_only_what_depends_on_it(smoke):
+def test_a_table_edited_by_hand_reruns_only_what_depends_on_it(smoke):
     table = smoke / "results/smoke/tables/likelihood.csv"
     content, times = table.read_bytes(), table.stat()
-    os.utime(smoke / ".snakemake/hashes/results/smoke/tables/likelihood.csv.json", (0, 0))  # made long ago
+    os.utime(smoke / ".snakemake/hashes/results/smoke/tables/likelihood.csv.json", (0, 0))  # as if made long ago
     try:
         table.write_bytes(content.replace(b"0", b"1", 1))
-        assert set(count_planned_jobs(smoke)) == {
-            "all",
-            "figure_reversal_curse",
-            "costs",
-            "numbers",
-            "page",
-            "post",
-            "sortable",
-        }
+        planned = {"all", "figure_reversal_curse", "costs", "page", "post", "sortable"}
+        assert set(count_planned_jobs(smoke)) == planned
         done = snakemake(smoke)
         assert done.returncode == 0, done.stderr[-3000:]
         assert "likelihood.csv was changed after it was made; it is used as it is" in done.stderr
     finally:
         table.write_bytes(content)
         os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert snakemake(smoke, "--forcerun", "numbers", "figure_reversal_curse").returncode == 0
+        assert snakemake(smoke, "--forcerun", "sortable", "figure_reversal_curse").returncode == 0
 
 
-def test_every_job_but_those_that_write_the_post_is_among_the_costs(smoke):
+def test_the_costs_have_every_job_except_those_that_write_the_post(smoke):
     costs = pd.read_csv(smoke / "results/smoke/tables/costs.csv")
     assert (costs.jobs == costs.measured).all() and (costs.cpu_seconds > 0).all() and (costs.memory_gib > 0).all()
     jobs = {str(log.relative_to(smoke / "results/smoke/logs")) for log in (smoke / "results/smoke/logs").rglob("*.log")}
-    assert costs.jobs.sum() == len(jobs - {f"{rule}.log" for rule in ("costs", "numbers", "page", "post", "sortable")})
+    unmeasured = {f"{rule}.log" for rule in ("costs", "evaluate_claims", "page", "post", "sortable")}
+    assert costs.jobs.sum() == len(jobs - unmeasured)
 
 
-def test_a_finished_study_has_nothing_to_do_wherever_its_folder_is(smoke):
+def test_a_finished_study_that_was_moved_has_nothing_to_do(smoke):
     assert count_planned_jobs(smoke) == {}
 
 
-def test_a_deleted_split_is_made_again_and_no_other(smoke):
+def test_a_deleted_split_is_made_again_alone(smoke):
     file = smoke / "results/smoke/data/both_p2d.jsonl"
     content = file.read_bytes()
     file.unlink()
@@ -260,8 +254,8 @@ def test_a_deleted_split_is_made_again_and_no_other(smoke):
 
 
 @contextmanager
-def edited(folder, *patterns):
-    """While it lasts, modules of the library have a comment more."""
+def edit_modules(folder, *patterns):
+    """A context in which the modules that match the patterns have one more comment."""
     modules = [module for pattern in patterns for module in (folder / "workflow/reversal").glob(pattern)]
     assert len(modules) >= len(patterns)
     before = {module: (module.read_bytes(), module.stat()) for module in modules}
@@ -275,50 +269,50 @@ def edited(folder, *patterns):
             os.utime(module, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def run_networks(root):
+def network_rules(root):
     """The rules whose scripts load or train a network."""
-    found = set()
+    names = set()
     for file in (root / "workflow/rules").glob("*.smk"):
         for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]:
             name, script = re.match(r"rule (\w+):", rule)[1], re.search(r'"\.\./(scripts/\w+\.py)"', rule)
             code = (root / "workflow" / script[1]).read_text() if script else ""
             if "network.load(" in code or "loop.run(" in code or "pretrain(" in code:
-                found.add(name)
-    assert len(found) >= 9
-    return found
+                names.add(name)
+    assert len(names) >= 9
+    return names
 
 
 def test_editing_the_generator_reruns_the_data_stage(smoke):
-    with edited(smoke, "data/generated.py"):
+    with edit_modules(smoke, "data/generated.py"):
         assert count_planned_jobs(smoke)["prepare"] >= 6
 
 
 def test_editing_the_sampler_does_not_retrain(smoke):
-    with edited(smoke, "recall/masked.py"):
+    with edit_modules(smoke, "recall/masked.py"):
         jobs = count_planned_jobs(smoke)
         assert "complete" in jobs and "finetune" not in jobs
 
 
 def test_editing_the_objective_retrains(smoke):
-    with edited(smoke, "training/objective.py"):
+    with edit_modules(smoke, "training/objective.py"):
         assert count_planned_jobs(smoke)["finetune"] == 2
 
 
 def test_editing_tables_figures_or_the_post_runs_no_network(smoke):
-    with edited(smoke, "*/tables.py", "figures/*.py", "paper/*.py"):
+    with edit_modules(smoke, "*/tables.py", "figures/*.py", "paper/*.py"):
         jobs = count_planned_jobs(smoke)
     assert {"score", "aggregate", "symmetry", "figure_rank_one_edits", "post"} <= jobs.keys()
-    assert jobs.keys().isdisjoint(run_networks(smoke))
+    assert jobs.keys().isdisjoint(network_rules(smoke))
 
 
-def test_editing_what_only_logs_or_downloads_reruns_nothing(smoke):
-    with edited(smoke, "common/jobs.py", "common/errors.py", "common/download.py", "models/hub.py"):
+def test_editing_code_that_logs_or_downloads_reruns_nothing(smoke):
+    with edit_modules(smoke, "common/jobs.py", "common/errors.py", "common/download.py", "models/hub.py"):
         assert count_planned_jobs(smoke) == {}
 
 
 @pytest.fixture
 def changed_study(tmp_path):
-    """The smoke study with some keys changed, as a file beside the folder's own."""
+    """A function that writes the smoke study with some keys changed to a file outside the project."""
 
     def write(**changes):
         study = deepcopy(SMOKE)
@@ -330,46 +324,48 @@ def changed_study(tmp_path):
 
 
 def test_the_order_of_a_study_s_keys_changes_nothing(smoke, changed_study):
-    """The file that is written has its keys sorted."""
+    """The changed study has its keys sorted."""
     assert count_planned_jobs(smoke, study=changed_study()) == {}
 
 
-def test_a_setting_of_the_sampler_concerns_no_autoregressive_job(smoke, changed_study):
+def test_a_setting_of_the_sampler_reruns_no_autoregressive_job(smoke, changed_study):
     jobs = list_planned_jobs(smoke, study=changed_study(sampling={"steps": [1, 8], "guidance": 0.4}))
     assert {"model": "mdm", "seed": "1"} in jobs["complete"]
-    assert all(job["model"] == "mdm" for rule in run_networks(smoke) for job in jobs.get(rule, []))
+    assert all(job["model"] == "mdm" for rule in network_rules(smoke) for job in jobs.get(rule, []))
 
 
-@pytest.mark.parametrize(("model", "own"), [("ar", {"canvas": 30}), ("mdm", {"canvas": 30, "training": {"width": 30}})])
-def test_a_model_s_own_canvas_and_width_concern_no_other_model(smoke, changed_study, model, own):
-    jobs = list_planned_jobs(smoke, study=changed_study(models={model: own}))
-    assert {job["model"] for rule in run_networks(smoke) for job in jobs.get(rule, [])} == {model}
-    assert ("finetune" in jobs) == ("training" in own)
+@pytest.mark.parametrize(
+    ("model", "settings"), [("ar", {"canvas": 30}), ("mdm", {"canvas": 30, "training": {"width": 30}})]
+)
+def test_the_canvas_and_width_of_a_model_rerun_no_other_model(smoke, changed_study, model, settings):
+    jobs = list_planned_jobs(smoke, study=changed_study(models={model: settings}))
+    assert {job["model"] for rule in network_rules(smoke) for job in jobs.get(rule, [])} == {model}
+    assert ("finetune" in jobs) == ("training" in settings)
 
 
-def test_a_second_seed_leaves_the_first_and_the_bases_alone(smoke, changed_study):
+def test_a_second_seed_reruns_neither_the_first_nor_the_bases(smoke, changed_study):
     jobs = list_planned_jobs(smoke, study=changed_study(seeds=[1, 2]))
-    for rule in run_networks(smoke) & jobs.keys():
+    for rule in network_rules(smoke) & jobs.keys():
         assert all("2" in (job.get("seed"), job.get("stage", "").removeprefix("seed_")) for job in jobs[rule]), rule
     assert len(jobs["keyvalue"]) == len(jobs["finetune"]) == 2
 
 
-EXTRACTED, EDITED = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/rank_one_edits/mdm/seed_1.csv"
+KEYS_AND_VALUES, EDITS = "results/smoke/keyvalue/mdm/seed_1", "results/smoke/rank_one_edits/mdm/seed_1.csv"
 
 
 @pytest.mark.parametrize(
-    ("layers", "made", "needed"),
-    [("all", [EXTRACTED, EDITED], False), ([0], [EXTRACTED], True), ([0], [EDITED], True)],
-    ids=["of neither", "of keys and values", "of edits"],
+    ("layers", "targets", "needs_peaks"),
+    [("all", [KEYS_AND_VALUES, EDITS], False), ([0], [KEYS_AND_VALUES], True), ([0], [EDITS], True)],
+    ids=["all layers", "keys and values", "edits"],
 )
-def test_jobs_depend_on_peaks_only_where_these_are_asked_for(checkout, changed_study, layers, made, needed):
+def test_jobs_depend_on_peaks_only_if_the_layers_include_them(checkout, changed_study, layers, targets, needs_peaks):
     keyvalue = {**SMOKE["keyvalue"], "layers": layers, "value_layers": layers}
     study = changed_study(keyvalue=keyvalue, rank_one_edits={**SMOKE["rank_one_edits"], "layers": layers})
-    jobs = count_planned_jobs(checkout, *made, study=study)
-    assert "finetune" in jobs and ("peaks" in jobs) == needed
+    jobs = count_planned_jobs(checkout, *targets, study=study)
+    assert "finetune" in jobs and ("peaks" in jobs) == needs_peaks
 
 
-LOCAL = {  # {a file of one's own: the rules that its change reruns first}
+READERS = {  # {local file: the rules that read it}
     "data/words/roles.txt": {"prepare"},
     "data/templates/p2d.txt": {"prepare"},
     "data/templates/pretraining_d2p.txt": {"probe"},
@@ -379,16 +375,16 @@ LOCAL = {  # {a file of one's own: the rules that its change reruns first}
 }
 
 
-@pytest.mark.parametrize("name", LOCAL)
-def test_a_changed_byte_of_a_local_file_reruns_what_reads_it(smoke, name):
+@pytest.mark.parametrize("name", READERS)
+def test_a_changed_byte_of_a_local_file_reruns_the_rules_that_read_it(smoke, name):
     file = smoke / name
     content, times = file.read_bytes(), file.stat()
     try:
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         done = snakemake(smoke, "-n")
         pattern = r"rule (\w+):\n(?:    .*\n)*?    reason: .*Updated input files: ([^\n;]*)"
-        told = re.findall(pattern, done.stdout + done.stderr)
-        assert {rule for rule, files in told if name in files} == LOCAL[name], done.stdout[-2000:]
+        reasons = re.findall(pattern, done.stdout + done.stderr)
+        assert {rule for rule, files in reasons if name in files} == READERS[name], done.stdout[-2000:]
     finally:
         file.write_bytes(content)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -397,27 +393,27 @@ def test_a_changed_byte_of_a_local_file_reruns_what_reads_it(smoke, name):
 CHECKPOINT = {"weights": "mdm.safetensors", "tokenizer": "tokenizer.json"}
 
 
-def test_rows_and_checkpoints_of_one_s_own_are_inputs_file_by_file(checkout, tmp_path):
-    """As a dry run tells them: a folder's own time would not change with what is in it."""
+def test_each_file_of_a_user_s_rows_and_checkpoints_is_an_input(checkout, tmp_path):
+    """The time of a folder would not change with its files."""
     names = {"train": "train.jsonl", "tests": "tests.jsonl"}
     for name in (*names.values(), "p2d.txt", "d2p.txt"):
         (tmp_path / name).write_text("x\n")
     rows = {key: str(tmp_path / name) for key, name in names.items()} | {"templates": str(tmp_path)}
     (tmp_path / "mdm.safetensors").write_bytes(b"x")
     (tmp_path / "tokenizer.json").write_text("{}")
-    own = {part: {"path": str(tmp_path / file)} for part, file in CHECKPOINT.items()}
+    source = {part: {"path": str(tmp_path / file)} for part, file in CHECKPOINT.items()}
     study = {
         "study": "own",
         "data": {"source": "rows", "rows": rows},
-        "models": {"mdm": {"family": "diffusion", "base": "lit_gpt", "lit_gpt": {**own, "n_head": 4}}},
+        "models": {"mdm": {"family": "diffusion", "base": "lit_gpt", "lit_gpt": {**source, "n_head": 4}}},
     }
     (tmp_path / "own.yaml").write_text(json.dumps(study))
     targets = ("results/own/models/mdm/base", "results/own/data/facts.jsonl")
     done = snakemake(checkout, "-n", *targets, study=str(tmp_path / "own.yaml"))
     assert done.returncode == 0, done.stderr
-    named = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     for name in [*names.values(), "p2d.txt", "d2p.txt", *CHECKPOINT.values()]:
-        assert str(tmp_path / name) in named, name
+        assert str(tmp_path / name) in output, name
 
 
 def test_one_rule_can_be_forced_alone(smoke):
@@ -425,20 +421,22 @@ def test_one_rule_can_be_forced_alone(smoke):
     assert jobs.get("score") == 1 and "finetune" not in jobs and "complete" not in jobs
 
 
-def test_settings_on_the_command_line_are_read_as_yaml_and_go_into_the_study_s(checkout):
+def test_settings_on_the_command_line_are_parsed_as_yaml_and_merged_into_the_study(checkout):
     done = snakemake(checkout, "-n", "--config", "sampling={guidance: 0.4}")
     assert done.returncode == 0, done.stderr
     wrong = snakemake(checkout, "-n", "--config", "sampling={guidance: much}")
     assert "error: --config: sampling.guidance is 'much'; allowed: a number from 0 up" in wrong.stderr
 
 
-def test_from_another_folder_the_lack_of_a_configuration_is_told(checkout, tmp_path):
-    """Snakemake looks for config.yaml where it is run."""
+def test_running_in_another_folder_says_that_there_is_no_configuration(checkout, tmp_path):
+    """Snakemake looks for config.yaml in the folder in which it runs."""
     command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", "-s", str(checkout / "Snakefile")]
     command += ["--configfile", str(checkout / "studies/smoke.yaml")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "error: config.yaml is not in this folder; run snakemake in the project's" in done.stderr
+    assert (
+        "error: there is no config.yaml here; run snakemake in the project's folder, or use --directory" in done.stderr
+    )
 
 
 def test_bad_data_stop_the_rule_with_file_line_and_reason(checkout, tmp_path):
@@ -468,45 +466,45 @@ def test_a_damaged_checkpoint_stops_the_rule_without_a_traceback(checkout, tmp_p
     assert "Traceback" not in done.stderr
 
 
-def test_a_canvas_that_became_too_small_is_told_before_the_first_job(smoke, changed_study):
+def test_a_canvas_that_is_too_small_is_rejected_before_the_first_job(smoke, changed_study):
     done = snakemake(smoke, "--forcerun", "finetune", study=changed_study(sampling={"steps": [1, 8], "canvas": 8}))
-    assert done.returncode != 0 and "the canvas of mdm has 8: set sampling.canvas" in done.stderr
+    assert done.returncode != 0 and "the canvas of mdm has 8; set sampling.canvas" in done.stderr
     assert "Traceback" not in done.stderr and "rule finetune" not in done.stderr + done.stdout
     assert count_planned_jobs(smoke) == {}
 
 
-def test_nothing_is_pretrained_before_its_rows_were_measured(checkout, tmp_path):
-    """With the tokenizer, which is there before the base."""
+def test_a_base_is_pretrained_after_the_preflight(checkout, tmp_path):
+    """The preflight measures rows with the tokenizer, which is made before the base."""
     (tmp_path / "own.yaml").write_text(json.dumps({"study": "own", "models": {"mdm": {"base": "pretrain"}}}))
     jobs = count_planned_jobs(checkout, "results/own/models/mdm/base", study=str(tmp_path / "own.yaml"))
-    assert {"tokenizer", "needs", "prepare", "base_pretrain"} == jobs.keys()
+    assert {"tokenizer", "preflight", "prepare", "base_pretrain"} == jobs.keys()
 
 
-def test_a_gpu_profile_without_a_gpu_is_told_before_the_first_job(checkout):
+def test_a_gpu_profile_without_a_gpu_is_rejected_before_the_first_job(checkout):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     done = snakemake(checkout, "--profile", "profiles/gpu", study="studies/smoke.yaml")
-    assert done.returncode != 0 and "PyTorch sees none here" in done.stderr
+    assert done.returncode != 0 and "PyTorch finds none here" in done.stderr
     assert not (checkout / "results/smoke").exists()
 
 
-def test_what_can_be_refused_is_made_before_anything_is_trained(root):
-    """Of two jobs that could begin, the one whose mistake could be told goes first."""
+def test_jobs_that_can_find_errors_run_before_anything_is_trained(root):
+    """Of two jobs that are ready, the one that can find an error has priority."""
     for name in ("data", "models"):
         for rule in re.split(r"^(?=rule )", (root / f"workflow/rules/{name}.smk").read_text(), flags=re.M)[1:]:
             trains = rule.startswith(("rule base_pretrain", "rule finetune", "rule untrained"))
             assert trains or "script:" not in rule or "priority: FIRST_OF_ALL" in rule, rule.splitlines()[0]
 
 
-def test_rules_that_use_a_gpu_ask_for_it_and_for_memory_on_a_cluster(root):
-    """Without it a job would run beside others on the one GPU there is, or where there is none."""
+def test_rules_that_use_a_gpu_request_it_and_memory_on_a_cluster(root):
+    """Otherwise several jobs would share one GPU, or run on a node without one."""
     cluster = yaml.safe_load((root / "profiles/slurm/config.yaml").read_text())["set-resources"]
     rules = {}
     for file in (root / "workflow/rules").glob("*.smk"):
         rules |= {rule.split(":")[0][5:]: rule for rule in re.split(r"^(?=rule )", file.read_text(), flags=re.M)[1:]}
     many = yaml.safe_load((root / "profiles/slurm-many/config.yaml").read_text())
     grouped = {entry.split("=")[0] for entry in many["groups"]}
-    for name in run_networks(root):
+    for name in network_rules(root):
         assert "gpu=" in rules[name], name
         assert "attempt" in cluster[name]["mem_mb"], name
         assert name == "base_pretrain" or name in grouped and many["set-resources"][name]["turn"] == 1, name
