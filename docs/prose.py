@@ -95,12 +95,14 @@ def collect(results, frames):
             figures[name] = frames / f"{name}.svg"
             figures[name].write_text(FRAME.format(name))
     config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    quantities = numbers.read_numbers(PAPER / "numbers.yaml")
     provenances = PAPER.glob("reference/*/provenance.json")
     return post.Material(
         sources=sources,
         paper=config["paper"] | sources[0].front,
         runs=runs,
-        numbers=numbers.read_numbers(PAPER / "numbers.yaml"),
+        numbers=quantities,
+        measured=numbers.measure_all(quantities, runs, "paper/numbers.yaml"),
         claims=stated,
         verdicts={(row.claim, row.run): (Interval(*row[3:6]), row.verdict) for row in table.itertuples()},
         figures=figures,

@@ -10,7 +10,9 @@ import pytest
 from paper_fixtures import make, render
 from study_fixtures import copy_study, run_smoke_study, snakemake
 
+from reversal.figures.registry import SECTIONS
 from reversal.paper import page as pages
+from reversal.paper.post import find_figure
 
 WIDTHS = (390, 1440)
 FLAGS = (
@@ -42,11 +44,12 @@ def browser(tmp_path_factory):
     driver.quit()
 
 
-def visit(browser, page, *, width=1440, scheme="light"):
+def visit(browser, page, *, width=1440, scheme="light", motion=False):
     """Open the page anew; what the browser logged before is forgotten."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
+    features += [{"name": "prefers-reduced-motion", "value": "no-preference" if motion else "reduce"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     browser.get("about:blank")
     for log in ("browser", "performance"):
@@ -109,19 +112,53 @@ def test_every_figure_formula_and_table_has_a_size(browser, page, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_first_screen_has_the_finding_and_its_figure(browser, page, width):
+def test_nothing_is_cut_and_what_is_wide_scrolls_in_its_own_box(browser, page, width):
     visit(browser, page, width=width)
-    told, low = browser.execute_script(
-        """const finding = document.querySelector("main > p");
-        const figure = document.querySelector("#figure-finding img");
-        return [finding.textContent, figure.getBoundingClientRect().bottom]"""
+    browser.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    cut = browser.execute_script(
+        """const room = document.documentElement.clientWidth;
+        const scrolls = (one) => one && (getComputedStyle(one).overflowX === "auto" || scrolls(one.parentElement));
+        return Array.from(document.querySelectorAll("main *"), (one) => [one, one.getBoundingClientRect().right])
+            .filter(([one, right]) => right > room + 1 && !scrolls(one))
+            .map(([one]) => one.tagName + "." + one.className + " " + one.textContent.slice(0, 40))"""
     )
-    assert "a masked diffusion model recalls 90% of the names" in told and low <= 900
-    room = """return Array.from(document.querySelectorAll("#figure-finding .picture, [id$=memories] .picture"), (one) =>
-        [one.scrollWidth, one.clientWidth])"""
-    scrolled = browser.execute_script(room)
-    assert scrolled and all(wide <= seen for wide, seen in scrolled)  # a phone shows them whole
+    assert cut == []
+    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    assert browser.execute_script(wide)[0] <= browser.execute_script(wide)[1]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_screen_has_the_title_the_scale_and_the_figure(browser, page, width):
+    visit(browser, page, width=width)
+    found = browser.execute_script(
+        """const low = (name) => document.querySelector(name).getBoundingClientRect().bottom;
+        return [low("h1"), low(".subtitle"), low("main img"), document.querySelectorAll(".tldr li").length]"""
+    )
+    assert found[0] < found[1] < found[2] <= 900 and found[3] == 3
     assert page.stat().st_size < pages.MOST_BYTES
+
+
+def test_appendices_are_closed_and_a_link_into_one_opens_it(browser, page):
+    visit(browser, page)
+    opened = "return Array.from(document.querySelectorAll('.appendix'), (one) => one.open)"
+    assert not any(browser.execute_script(opened))
+    browser.execute_script("location.hash = document.querySelectorAll('.appendix')[1].querySelector('figure').id")
+    deadline = time.monotonic() + 5
+    while browser.execute_script(opened).count(True) != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_number_and_a_figure_tell_their_source(browser, page):
+    visit(browser, page)
+    number = browser.find_element("css selector", "p .n")
+    browser.execute_script("arguments[0].focus()", number)
+    tip = browser.find_element("id", "tip")
+    assert tip.is_displayed() and "step_scaling.csv" in tip.text and "rule some_rule" in tip.text
+    source = browser.find_element("css selector", "figure .source")
+    assert source.get_attribute("open") is None
+    browser.execute_script("arguments[0].firstElementChild.click()", source)
+    assert source.get_attribute("open") and "rule some_rule (workflow/scripts/some.py)" in source.text
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -129,7 +166,8 @@ def test_the_contents_follow_the_reader(browser, page, width):
     visit(browser, page, width=width)
     marked = """return Array.from(document.querySelectorAll("nav [aria-current]"), (link) => link.textContent)"""
     assert browser.execute_script(marked) == []
-    for anchor, name in (("causal-pathways", "Causal pathways"), ("limitations", "Limitations")):
+    for anchor in ("the-experiment", "where-the-fact-travels"):
+        name = browser.execute_script("return document.getElementById(arguments[0]).textContent", anchor)
         script = "document.getElementById(arguments[0]).scrollIntoView({ behavior: 'instant' })"
         browser.execute_script(script, anchor)
         deadline = time.monotonic() + 5
@@ -145,9 +183,10 @@ def test_the_contents_follow_the_reader(browser, page, width):
     assert browser.execute_script(folded) == (width < 500)
 
 
-@pytest.mark.parametrize("control", ["model", "split", "fact", "kind", "reading"])
+@pytest.mark.parametrize("control", ["model", "split", "fact"])
 def test_the_explorer_shows_what_is_chosen(browser, page, control):
     visit(browser, page)
+    assert len(browser.find_elements("css selector", "#explorer-tool select")) == 3
     before = picture(browser)
     assert "<svg" in before[1]
     for value in options(browser, control)[1:]:
@@ -157,32 +196,36 @@ def test_the_explorer_shows_what_is_chosen(browser, page, control):
         before = after
 
 
-def test_the_explorer_tells_nats_shares_and_what_is_needed(browser, page):
+def test_the_explorer_opens_on_a_reverse_question_at_t1_and_plays_by_itself(browser, page):
+    value = "return document.querySelector(arguments[0]).value"
     visit(browser, page)
-    said = "return document.querySelector(arguments[0]).textContent"
+    assert browser.execute_script(value, part("split")) == "p2d_reverse"
+    first = browser.execute_script(value, part("step"))
+    assert first == "0"  # the made-up answers begin at the first step
+    browser.find_element("id", "explorer-tool").location_once_scrolled_into_view  # noqa: B018
+    time.sleep(3)
+    assert browser.execute_script(value, part("step")) == first, "no motion was wanted"
+    visit(browser, page, motion=True)
+    browser.execute_script("document.getElementById('explorer-tool').scrollIntoView({ behavior: 'instant' })")
+    deadline = time.monotonic() + 10
+    while browser.execute_script(value, part("step")) == first:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    play = browser.find_element("css selector", part("play"))
+    assert play.text == "Pause"
+    browser.execute_script("arguments[0].click()", play)
+    paused = browser.execute_script(value, part("step"))
+    time.sleep(1.5)
+    assert play.text == "Play" and browser.execute_script(value, part("step")) == paused
+
+
+def test_cells_of_the_explorer_tell_shares_and_nats(browser, page):
+    visit(browser, page)
     cells = "return Array.from(document.querySelectorAll(arguments[0] + ' rect title'), (one) => one.textContent)"
-    found = {}
-    for reading in options(browser, "reading"):
-        choose(browser, "reading", reading)
-        found[reading] = [
-            float(text.split(": ")[1].split()[0].rstrip("%")) for text in browser.execute_script(cells, part("trace"))
-        ]
-    (cost,) = re.findall(
-        r"costs what is still to come of the answer ([\d.]+) nats", browser.execute_script(said, part("trace-said"))
-    )
-    assert float(cost) == 20.0
-    # Of the made-up traces each state is needed for half of what it returns.
-    for nats, share, needed in zip(found["nats"], found["share"], found["needed"], strict=True):
-        assert share == pytest.approx(100 * nats / 20, abs=0.6) and needed == pytest.approx(share / 2, abs=0.6)
-
-
-def test_the_explorer_shows_when_the_subject_is_needed(browser, page):
-    visit(browser, page)
-    drawn = "return [document.querySelectorAll(arguments[0] + ' polyline').length, "
-    drawn += "Array.from(document.querySelectorAll(arguments[0] + ' td'), (cell) => cell.textContent)]"
-    lines, cells = browser.execute_script(drawn, part("time"))
-    assert lines == 3
-    assert cells == ["0 wrong", "2 wrong", "4 right", "0 right", "2 right", "4 wrong"]
+    found = [re.search(r": (-?\d+)%, (-?[\d.]+) nats", cell) for cell in browser.execute_script(cells, part("trace"))]
+    assert found and all(int(one[1]) == pytest.approx(100 * float(one[2]) / 20, abs=1) for one in found)
+    said = browser.execute_script("return document.querySelector(arguments[0]).textContent", part("trace-said"))
+    assert "costs the rest of the answer 20.0 nats" in said
 
 
 def test_the_explorer_unmasks_step_by_step(browser, page):
@@ -212,9 +255,9 @@ def test_the_explorer_works_from_the_keyboard(browser, page):
 
 
 def test_a_model_that_was_not_traced_says_so(browser, tmp_path):
-    silent = render(make(tmp_path, answered=False), tmp_path / "out").page
+    silent = render(make(tmp_path, traced=False), tmp_path / "out").page
     visit(browser, silent)
-    assert "no traces" in browser.execute_script(
+    assert "Not traced" in browser.execute_script(
         "return document.querySelector(arguments[0]).textContent", part("trace-said")
     )
     assert browser.get_log("browser") == []
@@ -250,24 +293,19 @@ def report(root, tmp_path_factory):
 def test_the_report_opens_with_what_the_study_is(browser, report):
     visit(browser, report)
     text = browser.find_element("id", "app").text
-    assert "How is bidirectional information retrieved" in text and "the reversal curse" in text
+    assert "How masked diffusion language models recall facts" in text and "the reversal curse" in text
     assert "Study smoke" in text and "mdm (diffusion), ar (autoregressive)" in text
 
 
-def test_the_report_groups_figures_as_the_post_does(browser, report):
+def test_the_report_groups_figures_by_the_registry(browser, report):
     visit(browser, report)
     groups = browser.execute_script("return categories")
-    (post,) = (report.parent / "results/smoke/paper").glob("*.md")
-    under, heading = {}, "The finding"
-    for line in post.read_text().splitlines():
-        if title := re.match(r"###? (.*) \{#", line):
-            heading = title[1] if title[1] != "tl;dr" else heading
-        elif figure := re.search(r"img/[^/]*/(\w+)\.svg' [^>]*alt=", line):
-            under.setdefault(heading, []).append(figure[1])
-    shown = {name[3:]: sorted(re.findall(r"figures/(\w+)\.svg", str(files))) for name, files in sorted(groups.items())}
-    assert {name: figures for name, figures in shown.items() if figures} == {k: sorted(v) for k, v in under.items()}
-    assert [name for name, figures in shown.items() if figures] == list(under)
+    shown = {name[3:]: re.findall(r"figures/(\w+)\.svg", str(files)) for name, files in sorted(groups.items())}
     assert list(shown)[0] == "The post" and list(shown)[-1] == "Tables"
+    assert [name for name, figures in shown.items() if figures] == [one for one in SECTIONS if shown.get(one)]
+    assert all(
+        find_figure(name).section == group or group == "Reference runs" for group in shown for name in shown[group]
+    )
 
 
 def test_tables_of_the_report_sort(browser, report):

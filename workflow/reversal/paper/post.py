@@ -26,7 +26,6 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError, Templa
 from markupsafe import Markup
 
 from ..common.errors import UserError
-from ..common.intervals import Interval
 from ..figures.registry import FIGURES
 from . import markdown, numbers
 from .claims import NOT_MEASURED
@@ -37,6 +36,7 @@ APPENDIX = re.compile(r"^## (Appendix\b.*)$", re.M)
 NARROW = 360  # points
 RUNS = {"this": "this run", "seeds": "five seeds", "published": "published data"}  # what readers call them
 CLAIMS = "Every claim in every run: the estimate with its 95% interval, and whether the claim holds."
+SEE = "\ue000"  # around a name that is to become a link
 ASSETS = {"figures": "img", "tables": "csv"}  # folders of an al-folio site
 STYLES = """\
 table { margin: 1.5rem auto; border-collapse: collapse; width: 100%; font-size: 0.9rem; }
@@ -65,6 +65,7 @@ class Material(NamedTuple):
     paper: dict  # title, subtitle, author, date, slug, …
     runs: dict  # {name: numbers.Run}, this run among them
     numbers: dict  # {name: Quantity}
+    measured: dict  # {name: Interval}
     claims: list  # [Claim]
     verdicts: dict  # {(claim, run): (Interval, verdict)}
     figures: dict  # {name: SVG file}
@@ -194,11 +195,10 @@ def sourced(shown, title):
 
 
 class Writer:
-    """The functions and numbers that the text uses; `known` are the labels of an earlier pass, which tell its order."""
+    """The functions and numbers that the text uses."""
 
-    def __init__(self, medium, material, known=None):
-        self.medium, self.material, self.known = medium, material, known
-        self.labels = Labels()
+    def __init__(self, medium, material):
+        self.medium, self.material, self.labels = medium, material, Labels()
         self.by_id = {claim.id: claim for claim in material.claims}
 
     def context(self):
@@ -208,22 +208,15 @@ class Writer:
         }
 
     def _number(self, name, quantity):
-        source = f"paper/numbers.yaml: {name}"
-        if quantity.run not in self.material.runs:
-            raise UserError(f"{source}: run is {quantity.run}; known: {', '.join(self.material.runs)}")
-        found = numbers.measure(quantity, self.material.runs[quantity.run], source)
-        if found is None and quantity.run != "this":
-            raise UserError(f"{source}: no row of {quantity.table}.csv of run {quantity.run} meets {quantity.where}")
         title = self.material.origin.of_quantity(quantity, quantity.run)
-        unknown = Interval(math.nan, math.nan, math.nan)
-        return Number(found or unknown, quantity, title, lambda: self.labels.numbers.append(name))
+        return Number(self.material.measured[name], quantity, title, lambda: self.labels.numbers.append(name))
 
     def cite(self, *keys):
         """Citations of works by their keys."""
         if unknown := [key for key in keys if key not in self.material.entries]:
             raise UserError(f"paper/references.bib has no entry {unknown[0]}")
         self.labels.cited += keys
-        return Markup(self.medium.cite(keys, self.known or self.labels))
+        return Markup(self.medium.cite(keys, self.labels))
 
     def claim(self, name):
         """What this run found about a claim: a quiet line, coloured where the claim fails."""
@@ -264,12 +257,12 @@ class Writer:
         if not self.material.claims:
             return Markup("This study measures none of the article's claims.")
         runs = list(dict.fromkeys(run for _, run in self.material.verdicts))
+        stated = {name for source in self.material.sources for name in re.findall(r'claim\("([^"]+)"', source.text)}
         body = []
         for claim in self.material.claims:
             rule = self.material.origin.rule(f"tables/{claim.quantity.table}.csv")
             about = f"<br><small>{claim.quantity.table}.csv, {attribute(rule)}; {attribute(claim.test)}</small>"
-            stated = claim.id in (self.known or self.labels).claims
-            says = f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if stated else text(claim.says)
+            says = f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if claim.id in stated else text(claim.says)
             row = [says + about]
             for run in runs:
                 found, verdict = self.material.verdicts[claim.id, run]
@@ -290,13 +283,18 @@ class Writer:
 
     def see(self, name):
         """A link to a figure or a table, which may come later in the text."""
-        labels = self.known or self.labels
-        for kind, shown in (("figure", labels.figures), ("table", labels.tables)):
-            if name in shown:
-                return Markup(f"[{kind.title()} {shown.index(name) + 1}](#{kind}-{markdown.slug(name)})")
-        if self.known is None:
-            return Markup("Figure 0")
-        raise UserError(f"the text points at {name}, which it does not show")
+        return Markup(f"{SEE}{name}{SEE}")  # its number is known once all is rendered
+
+    def link(self, part):
+        """A rendered part with its links to figures and tables."""
+
+        def link(match):
+            for kind, shown in (("figure", self.labels.figures), ("table", self.labels.tables)):
+                if match[1] in shown:
+                    return f"[{kind.title()} {shown.index(match[1]) + 1}](#{kind}-{markdown.slug(match[1])})"
+            raise UserError(f"the text points at {match[1]}, which it does not show")
+
+        return re.sub(f"{SEE}(.*?){SEE}", link, part)
 
     def _block(self, kind, name, content, caption, file, run="this"):
         shown = self.labels.figures if kind == "figure" else self.labels.tables
@@ -372,9 +370,8 @@ def html_table(heads, rows, style=""):
 
 
 def write(medium, material):
-    """The `Document` for one medium. It is rendered twice: the first pass tells the numbers of figures and works."""
-    draft = _render(Writer(medium, material))
-    document = _render(Writer(medium, material, draft.labels))
+    """The `Document` for one medium."""
+    document = _render(Writer(medium, material))
     names = [name for part in (document.body, *dict(document.appendices).values()) for name in _names(medium, part)]
     markdown.check_anchors([*names, *dict(document.appendices)])
     return document
@@ -398,9 +395,10 @@ def _names(medium, part):
 
 def _render(writer):
     context = writer.context()
-    parts = [_fill(source.text, source.path, context) for source in writer.material.sources]
     front = writer.material.sources[0]
-    tldr = [_fill(point, front.path, context) for point in front.front.get("tldr", [])]
+    parts = [_fill(source.text, source.path, context) for source in writer.material.sources]
+    parts = [writer.link(part) for part in parts]
+    tldr = [writer.link(_fill(point, front.path, context)) for point in front.front.get("tldr", [])]
     opening, heading, body = parts[0].partition("\n## ")
     appendices = []
     for part in parts[1:]:

@@ -34,12 +34,11 @@ def compose(config, figures, tables, explorer):
     parts = [
         f"Claims of the article that this study can test, its figures, and its tables. Models: {text(models)}. Data: "
         f"{text(DATA[config['data']['source']])}. {seeds[0].upper() + seeds[1:]}.",
-        "## Claims",
-        "{{ claims() }}",
     ]
-    for section in SECTIONS:
-        if shown := [name for name, figure in figures.items() if figure.section == section]:
-            parts += [f"## {section}", *(f'{{{{ figure("{name}") }}}}' for name in shown)]
+    for section in ("Claims", *SECTIONS[:-1]):
+        shown = [f'{{{{ figure("{name}") }}}}' for name, figure in figures.items() if figure.section == section]
+        parts += [f"## {section}", *shown] if shown else []
+        parts += ["{{ claims() }}"] if section == "Claims" else []
     parts += ["## Explorer", "{{ explorer() }}"] if explorer else []
     appendices = ["## Appendix: configuration", "{{ settings() }}"]
     for name in tables:

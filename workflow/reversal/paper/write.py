@@ -85,11 +85,13 @@ def collect_material(given, config, makers, root):
         shown = {name: post.find_figure(name) for name in figures}
         sources = report.compose(config, shown, [name for name in tables if name != "claims"], bool(given.explorer))
         stated = [claim for claim in stated if verdicts[claim.id, "this"][1] != claims.NOT_MEASURED]
+    runs, quantities = _runs(given, config), numbers.read_numbers(given.numbers) if given.sources else {}
     return post.Material(
         sources=sources,
         paper=config["paper"] | {key: sources[0].front[key] for key in ("title", "subtitle")},
-        runs=_runs(given, config),
-        numbers=numbers.read_numbers(given.numbers) if given.sources else {},
+        runs=runs,
+        numbers=quantities,
+        measured=numbers.measure_all(quantities, runs, given.numbers),
         claims=stated,
         verdicts=verdicts,
         figures=figures,
