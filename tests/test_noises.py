@@ -128,9 +128,9 @@ def test_a_new_time_embedding_changes_nothing_and_is_saved_and_loaded_with_its_n
 @pytest.mark.parametrize("noise", ["uniform", "gaussian"])
 def test_sampling_returns_tokens_that_are_all_given(noise):
     prompts, given = [[1, 2, 3], [4]], [{3: 7, 4: 8}, {1: 5, 2: 6, 3: 7, 4: 9}]
-    found = noised.denoise_each(fresh(noise), prompts, Sampling(canvas=5, guidance=0.8), [3], given=given)[3]
+    found = noised.denoise_each(fresh(noise), prompts, Sampling(canvas=5, guidance=0.8), [3], fixed_tokens=given)[3]
     assert found.canvas.tolist() == [[1, 2, 3, 7, 8], [4, 5, 6, 7, 9]]
-    assert (found.step == -1).all() and not len(found.withdrawn)
+    assert (found.step == -1).all() and not len(found.remasked)
 
 
 @pytest.mark.parametrize("noise", ["uniform", "gaussian"])
@@ -140,9 +140,9 @@ def test_trajectories_end_in_the_canvas_and_rows_do_not_depend_on_their_batch(no
     whole = noised.denoise_each(net, prompts, how, [6])[6]
     limit_batches(2)
     parts = noised.denoise_each(net, prompts, how, [6])[6]
-    assert torch.equal(whole.canvas, parts.canvas) and torch.equal(whole.withdrawn, parts.withdrawn)
-    assert torch.equal(whole.entering(6), whole.canvas)
-    assert (whole.entering(0)[:, 2:] == net.config.mask_token_id).all()
+    assert torch.equal(whole.canvas, parts.canvas) and torch.equal(whole.remasked, parts.remasked)
+    assert torch.equal(whole.canvas_before(6), whole.canvas)
+    assert (whole.canvas_before(0)[:, 2:] == net.config.mask_token_id).all()
     assert whole.canvas.max() < 50 and ((whole.step >= 0) == (torch.arange(8) >= 2)).all()
 
 
