@@ -43,7 +43,8 @@ def _average_total_effects(values):
     for axis in ("stage", "revealed"):
         for level, rows in values.groupby(axis, sort=False):
             # Where a fact has several steps in one stage, the middle one is taken: steps are never averaged.
-            runs = rows.sort_values("step").groupby(["fact", "corrupted", "kind"], dropna=False, sort=False)
+            in_order = rows.sort_values("step", kind="stable")  # NumPy's default orders equal steps by machine
+            runs = in_order.groupby(["fact", "corrupted", "kind"], dropna=False, sort=False)
             runs = runs.apply(lambda steps: steps.iloc[len(steps) // 2].value)
             clean = runs.xs("neither", level="corrupted").droplevel("kind")
             effects = {
