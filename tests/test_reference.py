@@ -1,4 +1,4 @@
-"""Results kept with the paper, what is told of them, and the study at full size that needs no download."""
+"""Reference runs, the README and the page of costs, and the study at full size that needs no download."""
 
 import json
 
@@ -11,8 +11,9 @@ from benchmarks import full_size
 from benchmarks.shapes import PUBLISHED
 from docs import readme, reference
 from reversal.common import files
-from reversal.models import dream, llada, network, smdm, tokens
-from reversal.paper import costs, write
+from reversal.models import network, smdm, tokens
+from reversal.models.layouts import LAYOUTS
+from reversal.paper import costs
 from reversal.study import configuration
 
 TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
@@ -20,12 +21,11 @@ TINY = {"vocab": 600, "width": 16, "layers": 2, "heads": 2, "mlp": 32}
 
 @pytest.fixture
 def run(tmp_path):
-    """A folder of results with what three jobs cost, and its configuration."""
-    results = tmp_path / "results"
-    given = make(results)
-    write.numbers_file(given.sources, given.sources_output, **given.numbers_params)
+    """The results of a default study with the costs of three jobs, and its configuration."""
+    results = tmp_path / "default"
+    config = make(results).params["config"]
     files.write_table(measured(results), results / "tables/costs.csv")
-    return results, given.config
+    return results, config
 
 
 def measured(results):
@@ -39,7 +39,7 @@ def measured(results):
     (results / "logs/finetune/mdm").mkdir(parents=True)
     lines = ["memory: at most 6.5 GiB", "CPU time: 12.0 s", "GPU memory: at most 24.5 GiB", "GPU time: at most 7.5 s"]
     (results / "logs/finetune/mdm/seed_1.log").write_text("".join(f"12:00:00 {line}\n" for line in lines))
-    return costs.table(results, [*jobs, "edit/ar/seed_1"], models=["mdm", "ar"], core_watts=10, gpu_watts=700)
+    return costs.table(results, [*jobs, "rank_one_edits/ar/seed_1"], models=["mdm", "ar"], core_watts=10, gpu_watts=700)
 
 
 def test_costs_are_what_snakemake_saw_and_jobs_told_and_energy_is_their_time_in_watts(tmp_path):
@@ -54,60 +54,46 @@ def test_costs_are_what_snakemake_saw_and_jobs_told_and_energy_is_their_time_in_
     assert list(found.jobs) == [1, 1, 1, 1] and list(found.measured) == [1, 1, 1, 0]
 
 
-@pytest.fixture
-def kept(tmp_path, run):
+def test_a_reference_run_has_its_tables_its_costs_and_how_it_was_run(tmp_path, run):
     results, config = run
-    reference.reference(results, tmp_path / "kept", config=config, commit="abc")
-    return tmp_path / "kept"
-
-
-def test_what_is_kept_says_what_it_was_run_with_and_what_it_cost(kept):
-    told = json.loads((kept / "provenance.json").read_text())
-    assert told["commit"] == "abc" and {"hardware", "versions", "configuration", "date"} <= set(told)
-    table = readme.costs(pd.read_csv(kept / "costs.csv"))
+    folder = tmp_path / "reference"
+    reference.store(results, folder, config=config, commit="abc")
+    made = json.loads((folder / "provenance.json").read_text())
+    assert made["commit"] == "abc" and {"hardware", "versions", "configuration", "date"} <= set(made)
+    assert made["models"] == {"mdm": "diffusion", "ar": "autoregressive"} and made["data"] == "generated"
+    assert {file.stem for file in folder.glob("*.csv")} == {*reference.TABLES, "costs"}
+    traces = pd.read_csv(folder / "causal_trace.csv")
+    assert len(traces) and set(traces.stage) == {"t1"} and set(traces.score) == {"log_probability"}
+    table = readme.summarize_stages(pd.read_csv(folder / "costs.csv"))
     assert "| fine-tuning | 8 s, 6.5 GiB, 24.5 GiB of the GPU | 5 s, 2.0 GiB |" in table
     assert "| symmetry | 3 s, 0.0 GiB, both models |  |" in table
-    half = pd.read_csv(kept / "costs.csv").query("model != 'mdm'")
-    assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.costs(half)
-    traces = pd.read_csv(kept / "causal_trace.csv")
-    assert len(traces) and set(traces.stage) == {"t1"} and set(traces.score) == {"log_probability"}
-    numbers = json.loads((kept / "numbers.json").read_text())
-    assert numbers["recall"]["at"]["mdm"]["p2d_reverse"]["estimate"] == pytest.approx(0.9)
-    assert "example" not in numbers["study"]
+    half = pd.read_csv(folder / "costs.csv").query("model != 'mdm'")
+    assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.summarize_stages(half)
 
 
-def test_of_a_run_whose_answers_mean_nothing_costs_alone_are_kept_and_told(tmp_path, run, monkeypatch):
+def test_of_a_run_whose_answers_mean_nothing_only_costs_are_stored(tmp_path, run, monkeypatch):
     results, config = run
-    folder = tmp_path / "kept"
-    reference.reference(results, folder, config=config, commit="abc", costs_of="random weights")
+    folder = tmp_path / "reference/random"
+    reference.store(results, folder, config=config, commit="abc", costs_of="random weights")
     assert {file.name for file in folder.iterdir()} == {"costs.csv", "provenance.json"}
-    monkeypatch.setattr(readme, "KEPT", {folder: json.loads((folder / "provenance.json").read_text())})
+    monkeypatch.setattr(readme, "REFERENCE", folder.parent)
     monkeypatch.setattr(readme, "RESULTS", tmp_path)
-    results.rename(tmp_path / "default")
-    told = readme.expenses()
-    assert "random weights, on " in told
-    assert "| all | 3 | 4.5 minutes | 3.0 minutes | 80 s | 1.5 GiB | 0.5 GiB | 16.0 Wh |" in told
-    assert "an estimated 16 Wh" in readme.in_short()
-    assert "parameters" not in readme.findings()
+    page = readme.write_costs_page()
+    assert "random weights, on " in page and "| all | 4 | 16 s | 14 s | 7.5 s | 6.5 GiB | 1.5 Wh |" in page
+    assert "at most 6.5 GiB of memory a job, and an estimated 2 Wh" in readme.summarize_costs()
 
 
-def test_the_readme_s_table_has_all_runs_and_sets_only_published_data_beside_smdm(kept, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(readme, "KEPT", {kept: json.loads((kept / "provenance.json").read_text())})
-    monkeypatch.setattr(readme, "RESULTS", tmp_path)
-    run[0].rename(tmp_path / "default")
-    told, numbers = readme.findings(), json.loads((kept / "numbers.json").read_text())
-    assert "| MDM, 4 steps; this study | 100 (95–100) | 90 (85–95) | 100 (95–100) | 90 (85–95) |" in told
-    assert "| AR, token by token; this study | 100 (95–100) | 0 (0–5) | 100 (95–100) | 0 (0–5) |" in told
-    assert "million parameters, generated people" in told and numbers["study"]["generated"] and "SMDM" not in told
-    numbers["study"] |= {"generated": False, "theirs": True}
-    (kept / "numbers.json").write_text(json.dumps(numbers))
-    assert "| MDM, 32 steps; SMDM-1028M as published, the same people | 98 | 90 | 43 | 30 |" in readme.findings()
+def test_a_number_of_the_readme_is_replaced_by_that_of_its_reference_run():
+    stale = "recalls 1%<!-- mdm_names_reverse --> of names; (2%<!-- no_such_number -->) <!-- picture -->"
+    fresh = "recalls 97%<!-- mdm_names_reverse --> of names; (2%<!-- no_such_number -->) <!-- picture -->"
+    assert readme.fill_numbers(stale) == fresh == readme.fill_numbers(fresh)
+    assert readme.replace_between("a <!-- x -->old<!-- /x --> b", "x", "new") == "a <!-- x -->\nnew\n<!-- /x --> b"
 
 
 def test_a_study_s_changes_go_into_the_configuration_as_deep_as_they_are(tmp_path):
     (tmp_path / "config.yaml").write_text("a: {b: 1, c: 2}\nd: 3\n")
     (tmp_path / "study.yaml").write_text("a: {c: 4}\n")
-    config = reference.configuration(tmp_path / "config.yaml", tmp_path / "study.yaml")
+    config = reference.load_configuration(tmp_path / "config.yaml", tmp_path / "study.yaml")
     assert config == {"a": {"b": 1, "c": 4}, "d": 3}
 
 
@@ -115,10 +101,10 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
     paper = yaml.safe_load((root / "studies/paper.yaml").read_text())
     texts = full_size.sentences(None)
     full_size.write_tokenizer(tmp_path / "tokenizer.json", texts[:50], TINY["vocab"])
-    study = full_size.study(full_size.of_full_size(paper, data=None, epochs=1), tmp_path, shape=TINY)
+    study = full_size.use_local_files(full_size.full_size_study(paper, data=None, epochs=1), tmp_path, shape=TINY)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    config = reference.configuration(root / "config.yaml", tmp_path / "study.yaml")
-    assert configuration.complaint(config, ["study.yaml", "config.yaml"]) is None
+    config = reference.load_configuration(root / "config.yaml", tmp_path / "study.yaml")
+    assert configuration.find_error(config, ["study.yaml", "config.yaml"]) is None
     for name, started in config["models"].items():
         causal = started["family"] == "autoregressive"
         full_size.write_weights(tmp_path / f"{name}.safetensors", causal=causal, seed=1, shape=TINY)
@@ -131,15 +117,15 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
 @pytest.mark.parametrize("name", ["llada", "dream"])
 def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_are_whole(root, tmp_path, name):
     told = json.loads((root / f"tests/golden/{name}/config.json").read_text())
-    full_size.write_checkpoint(tmp_path, name, told=told, most=200_000)
+    full_size.write_checkpoint(tmp_path, name, config=told, file_size=200_000)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], told["vocab_size"], 300)
     config = yaml.safe_load((root / f"studies/{name}.yaml").read_text())
-    study = full_size.beside_the_tiny_one(full_size.of_full_size(config, data=None, epochs=1), tmp_path)
+    study = full_size.use_checkpoint(full_size.full_size_study(config, data=None, epochs=1), tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    config = reference.configuration(root / "config.yaml", tmp_path / "study.yaml")
-    assert configuration.complaint(config, ["study.yaml", "config.yaml"]) is None
-    {"llada": llada, "dream": dream}[name].convert(tmp_path / "base", **config["models"]["mdm"][name])
+    config = reference.load_configuration(root / "config.yaml", tmp_path / "study.yaml")
+    assert configuration.find_error(config, ["study.yaml", "config.yaml"]) is None
+    LAYOUTS[name].convert(tmp_path / "base", **config["models"]["mdm"][name])
     net, tokenizer = network.load(tmp_path / "base", device="cpu")
     assert network.mask_id(net) == 311 and len(tokenizer) == network.vocab(net) == 320
     assert set(PUBLISHED[name]) <= set(told) and PUBLISHED[name]["model_type"] == told["model_type"]
