@@ -1,7 +1,7 @@
 """Try a study at its size without the published files: random weights in their layout, and a study that uses them.
 
     python -m benchmarks.full_size FOLDER --data DATA                   studies/paper.yaml: SMDM-1028M and AR-1028M
-    python -m benchmarks.full_size FOLDER --study llada (or dream)      LLaDA-8B, beside the tiny model that ships
+    python -m benchmarks.full_size FOLDER --study llada (or dream)      LLaDA-8B, with the tiny model that ships
     snakemake --profile profiles/gpu --configfile FOLDER/study.yaml
 
 DATA is a local copy of the published data; without it the data are generated. The study shows what each stage costs and
