@@ -164,7 +164,7 @@ def test_second_moments_are_means_over_all_tokens_and_no_padding(networks, ids, 
 def test_second_moments_are_the_same_when_memory_runs_out(networks, ids, limit_memory):
     expected = rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER]
     tried = limit_memory(2)
-    assert torch.allclose(rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER], expected)
+    assert torch.allclose(rank_one.second_moments(networks["ar"], ids, layers=[LAYER])[LAYER], expected, atol=1e-6)
     assert max(tried) > 2
 
 
