@@ -49,6 +49,7 @@ def test_rows_are_chosen_by_conditions_and_seeds_are_pooled(run):
     assert found.estimate == pytest.approx(0.93) and found.low < 0.85 and found.high > 0.95
     one = measured(run, where={"model": "mdm", "split": ["p2d_reverse"], "steps": "min"})
     assert one == Interval(0.5, 0.4, 0.6)
+    assert measured(run, where={"model": "mdm", "split": "d2p_reverse", "steps": "any"}).estimate == 0.55
     assert measured(run, where={"model": "ar", "steps": None}) == measured(run, where={"model": "ar", "steps": "max"})
 
 

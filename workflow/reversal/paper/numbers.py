@@ -149,9 +149,9 @@ def _extreme(rows, column, wanted):
 
 
 def _matches(values, wanted):
-    """Whether each of a column's `values` is one of `wanted`; None is an empty field, "any" one that is not empty."""
-    if wanted == ["any"]:
-        return values.notna()
+    """Whether each of a column's `values` is one of `wanted`; None is an empty field, "any" any number."""
+    if wanted == ["any"]:  # the seed of a base is the text "base"
+        return pd.to_numeric(values, errors="coerce").notna()
     known = [one for one in wanted if one is not None]
     found = values.isin(known)
     if not found.any():  # 0 also stands for the text "0", in a column that has other texts
