@@ -107,6 +107,12 @@ def require(claims, table, source="paper/claims.yaml"):
                 )
 
 
+def require_references(path, tables):
+    """Stop where a claim of the file `path` does not hold in the reference runs that these `tables` belong to."""
+    stated = read(path)
+    require(stated, evaluate(stated, numbers.group_runs(file for file in tables if file.endswith(".csv")), path), path)
+
+
 _FAILED = {FAILS: "fails", INCONCLUSIVE: "is inconclusive", NOT_MEASURED: "is not measured"}
 
 
