@@ -114,6 +114,16 @@ CONFIGURATIONS = [
         ["backwards"],
         "models.ar.train_on[0] is 'backwards'; allowed: facts, reversed or mentions",
     ),
+    (
+        ["models", "ar", "objective"],
+        {"block": 4},
+        "models.ar.objective.block is 4; allowed: null: block diffusion is for",
+    ),
+    (
+        ["models", "mdm", "objective", "block"],
+        4,
+        "sampling.guidance is 0.8; allowed: 0, since mdm is trained with blocks",
+    ),
     (["models", "ar", "network"], {"layers": 2}, "models.ar.network is given; allowed: with base pretrain or scratch"),
     (["training"], "none", "training is 'none'; allowed: a recipe, unless data.source is pairs"),
     (["training"], "never", "training is 'never'; allowed: none, or how to train"),

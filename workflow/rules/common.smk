@@ -22,7 +22,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 from reversal.common import closure, files
 from reversal.data import facts
 from reversal.data.facts import CONTROL_SPLITS, DIRECTIONS, TRAIN_ON
-from reversal.study.resolve import has_mask_noise, is_diffusion, resolve_models, summarize_training
+from reversal.study.resolve import find_unsupported_objective, is_diffusion, resolve_models, summarize_training
 from reversal.study.resolve import merge_defaults, relocate_defaults
 
 
@@ -49,6 +49,7 @@ def lock_study():
 def run_preflight():
     """Stop before the first job if the machine, or what is known of the models, rules out what is planned."""
     from reversal.common.errors import UserError  # here, since jobs, which also read this file, start nothing
+    from reversal.paper import claims
     from reversal.study import machine, preflight
 
     planned = {(job.rule.name, job.wildcards.get("model")) for job in workflow.dag.needrun_jobs()}
@@ -56,6 +57,8 @@ def run_preflight():
     runs_here = workflow.local_exec and not workflow.deployment_settings.deployment_method
     gpu_limit = workflow.global_resources.get("gpu").value
     try:
+        if ("evaluate_claims", None) in planned:
+            claims.require_references(rules.evaluate_claims.input.claims, rules.evaluate_claims.input.reference)
         if runs_here and gpu_limit:
             machine.require_gpus(gpu_limit, config["training_processes"], machine.count_gpus())
         if not workflow.storage_settings.default_storage_provider:
@@ -105,7 +108,8 @@ CORES = workflow.resource_settings.cores or 1  # None on a cluster without a lim
 MODELS = resolve_models(config)
 FAMILIES = {name: model["family"] for name, model in MODELS.items()}
 DIFFUSION = [name for name, model in MODELS.items() if is_diffusion(model)]
-ONLY_MASKS = all(map(has_mask_noise, MODELS.values()))  # other noise is tested for its recall alone
+# Models with other noise, time conditioning or blocks are tested for their recall alone.
+ONLY_MASKS = not any(map(find_unsupported_objective, MODELS.values()))
 # Jobs of one kind, one per model and seed, run side by side and share the cores.
 SHARED_THREADS = max(1, CORES // (len(MODELS) * len(config["seeds"])))
 FIRST_SEED = config["seeds"][0]
@@ -121,9 +125,7 @@ TRACED_SPLITS = list(SPLITS) if UNTRAINED else config["tracing"]["splits"]
 HAS_CONTROL = DATA["source"] == "generated" and DATA["generated"]["control_people"] > 0
 LIKELIHOOD_SPLITS = [*RECALL_SPLITS, *(CONTROL_SPLITS if HAS_CONTROL else [])]
 COMPLETED_SPLITS = list(dict.fromkeys([*LIKELIHOOD_SPLITS, *TRACED_SPLITS]))
-ALL_SPLITS = list(
-    dict.fromkeys([*SPLITS, *LIKELIHOOD_SPLITS, *(f"{split}_randomized" for split in LIKELIHOOD_SPLITS)])
-)
+ALL_SPLITS = list(dict.fromkeys([*SPLITS, *LIKELIHOOD_SPLITS, *(f"{split}_randomized" for split in LIKELIHOOD_SPLITS)]))
 
 
 def is_causal(wildcards):
@@ -139,12 +141,11 @@ def setting(key):
 def require_mask_model(wildcards):
     """The folder of a model to be traced or edited, which puts masks into a canvas; stop if it knows other noise."""
     name = wildcards.model
-    if not has_mask_noise(MODELS[name]):
-        objective = MODELS[name]["objective"]
-        key = "noise" if objective["noise"] != "mask" else "time_conditioning"
+    if key := find_unsupported_objective(MODELS[name]):
+        value = MODELS[name]["objective"][key]
         sys.exit(
-            f"error: models.{name}.objective.{key} is {objective[key]}; only recall can be measured, by the target "
-            "`objectives`: tracing, keys and values, edits and the post support masks without time conditioning"
+            f"error: models.{name}.objective.{key} is {value}; only recall can be measured, by the target "
+            "`objectives`: tracing, keys and values, edits and the post support masks on whole rows, without times"
         )
     return f"<results>/models/{name}/{wildcards.get('stage') or f'seed_{wildcards.seed}'}"
 

@@ -160,6 +160,17 @@ def noise(net):
     return getattr(net.config, "noise", "mask")
 
 
+def block_size(net):
+    """The tokens of a block of a block diffusion network, or None for an ordinary one."""
+    return getattr(net.config, "block_size", None)
+
+
+def block_attention_mask(size, length, device=None):
+    """Which positions (T, T) a position attends to: those of its own block of `size` tokens and of earlier blocks."""
+    block = torch.arange(length, device=device) // size
+    return block[None, :] <= block[:, None]
+
+
 def is_time_conditioned(net):
     """Whether the network has a time embedding."""
     return _has_time_embedding(net.config)
@@ -169,8 +180,12 @@ def hidden(net, ids, attention_mask=None, *, times=None, noise=None):
     """The states (B, T, D) after the final norm, for `ids` (B, T).
 
     A time-conditioned network embeds the `times` (B, T), by default the share of masks in each row. One that denoises
-    embeddings gets `noise` (B, T, D), added to them at the log signal-to-noise ratios `times`.
+    embeddings gets `noise` (B, T, D), added to them at the log signal-to-noise ratios `times`. In a block diffusion
+    network a position sees nothing of later blocks.
     """
+    if block_size(net) and block_size(net) < ids.shape[1]:
+        # Padding needs no mask of its own: it lies to the right, and its own states are never read.
+        attention_mask = block_attention_mask(block_size(net), ids.shape[1], ids.device)[None, None]
     if not is_time_conditioned(net):
         return net.base_model(input_ids=ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
     if times is None:

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..common import batches
+from ..common.errors import UserError
 from ..models import network
 from . import logits
 from .sampling import (
@@ -60,14 +61,18 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
     for number in steps:
         check_sampling(prompts, sampling, number, fixed_tokens)
     device = net.get_input_embeddings().weight.device
-    mask = network.mask_id(net)
+    mask, blocks = network.mask_id(net), network.block_size(net)
+    if blocks and (sampling.guidance or sampling.block):
+        raise UserError(
+            "a block diffusion network is sampled without guidance, and with its own blocks: set both to none"
+        )
     start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, mask)
     runs, results, known = [], {number: [] for number in steps}, {}
     for number in steps:
         order_seeds = draw_seeds(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
         noise_seeds = draw_seeds(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
         for i, prompt in enumerate(prompts):
-            groups, plan = plan_unmasking(len(prompt), fixed[i], number, sampling, order_seeds[i])
+            groups, plan = plan_unmasking(len(prompt), fixed[i], number, sampling, order_seeds[i], blocks)
             # Random numbers differ between numbers of steps, so that only greedy runs can be shared.
             key = (i, number if sampling.is_random else None, tuple(unmasking[1:] for unmasking in plan))
             run = known.setdefault(key, len(runs))
@@ -217,9 +222,36 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
     Of a completion's n tokens, k random ones are masked, with k uniform over 1 … n; the bound is the mean over such
     masks of n/k · Σ log p(token | the rest), summed over the masked tokens. For n = 1 it is log p itself. It is
     estimated from `samples` masks, or computed exactly if there are fewer masks. With `canvas`, rows are filled with
-    `eos` to that length, as in training; either way the network sees where the completion ends.
+    `eos` to that length, as in training; either way the network sees where the completion ends. Of a block diffusion
+    network it is the sum of the bounds of the completion's blocks, each given those before it.
     """
     check_likelihood(prompts, completions, samples, canvas)
+    options = {"samples": samples, "canvas": canvas, "eos": eos, "precision": precision, "generator": generator}
+    if network.block_size(net):
+        return _sum_over_blocks(net, prompts, completions, **options)
+    return _bound_likelihood(net, prompts, completions, **options)
+
+
+def _sum_over_blocks(net, prompts, completions, **options):
+    """The bounds of each completion's blocks, given those before them, summed: a `LikelihoodBound`."""
+    size, owners, contexts, parts = network.block_size(net), [], [], []
+    for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        first, row = len(prompt), [*prompt, *completion]
+        ends = [*range(first // size * size + size, len(row), size), len(row)]
+        for start, end in itertools.pairwise([first, *ends]):
+            owners.append(i)
+            contexts.append(row[:start])
+            parts.append(row[start:end])
+    bound = _bound_likelihood(net, contexts, parts, **options)
+    index = torch.tensor(owners, dtype=torch.long)
+    total = torch.zeros(len(prompts), dtype=torch.float64)
+    return LikelihoodBound(
+        total.index_add(0, index, bound.estimate), total.index_add(0, index, bound.error.square()).sqrt()
+    )
+
+
+def _bound_likelihood(net, prompts, completions, *, samples, canvas, eos, precision, generator):
+    """The bound of `log_likelihood` where the whole completion is masked at once."""
     device = net.get_input_embeddings().weight.device
     mask = network.mask_id(net)
     rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]

@@ -52,7 +52,9 @@ def make_table(completions, comparisons, histories, training, control_facts):
             | {"preferred": preferred.estimate, "preferred_low": preferred.low, "preferred_high": preferred.high}
             | {"changed": changed, "better": better, "worse": worse}
         )
-    return pd.DataFrame(records).astype({"steps": "Int64", "rows": int, "flops": float})
+    table = pd.DataFrame(records)
+    whole_numbers = {name: "Int64" for name in ("steps", "block") if name in table}
+    return table.astype(whole_numbers | {"rows": int, "flops": float})
 
 
 def _mark_protected(rows, training, control_facts):

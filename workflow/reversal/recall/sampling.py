@@ -35,7 +35,9 @@ class Sampling:
     temperature: float = 0.0
     # of time from 1 to 0: "linear", "cosine" (few tokens first) or "geometric" (many first)
     schedule: str = "linear"
-    # semi-autoregressive sampling: tokens of a block; blocks are filled from left to right, each in its share of steps
+    # semi-autoregressive sampling of an ordinary network: tokens of a block, counted from the end of the prompt; blocks
+    # are filled from left to right, each in its share of steps, and attend to the whole canvas. (The blocks of a block
+    # diffusion network are its own, counted from the start of the canvas.)
     block: int | None = None
     # With "none" a revealed token stays. With "low_confidence" each step reveals as many tokens, but earlier ones
     # compete with the new ones by the confidence they had, and the least confident are masked again. (LLaDA's
@@ -122,15 +124,18 @@ def timesteps(schedule, steps):
     return LAST_TIME**u
 
 
-def plan_unmasking(prompt_length, fixed, steps, sampling, seed):
+def plan_unmasking(prompt_length, fixed, steps, sampling, seed, network_block=None):
     """The group (L,) of each position of a canvas, −1 where `fixed` (L,), and the row's `UnmaskingStep`s in order.
 
-    Groups are blocks; in random order (`seed` not None) a group holds the positions that are revealed at one step.
+    Groups are blocks: the sampler's, or those of a block diffusion network. In random order (`seed` not None) a group
+    holds the positions that are revealed at one step.
     """
-    block_size = sampling.block or len(fixed)
-    blocks = (torch.arange(len(fixed)) - prompt_length) // block_size
+    if network_block:
+        blocks = torch.arange(len(fixed)) // network_block - prompt_length // network_block
+    else:
+        blocks = (torch.arange(len(fixed)) - prompt_length) // (sampling.block or len(fixed))
+    block_count = int(blocks[-1]) + 1
     blocks[fixed] = -1
-    block_count = -(-(len(fixed) - prompt_length) // block_size)
     if seed is not None:
         reveal_step = _draw_reveal_steps(blocks, block_count, steps, sampling.schedule, seed)
         counts = torch.bincount(reveal_step[reveal_step >= 0], minlength=steps).tolist()

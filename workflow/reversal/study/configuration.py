@@ -211,6 +211,13 @@ def _find_objective_conflicts(config, name, model):
         allowed["noise"] = f"mask for a base from {model['base']}: other noise needs a base pretrained with it"
     if objective["protect"] == "none":
         allowed |= dict.fromkeys(("people", "exposure"), "only where something is protected")
+    if noise != "mask" or not is_diffusion(model):
+        allowed["block"] = "null: block diffusion is for diffusion models with masks"
+    for key in ("guidance", "block") if objective["block"] and "block" not in allowed else ():
+        if config["sampling"][key]:
+            shown = "0" if key == "guidance" else "null"
+            line = f"allowed: {shown}, since {name} is trained with blocks of its own (objective.block)"
+            yield ["sampling", key], f"sampling.{key} is {config['sampling'][key]}; {line}"
     for key, value in MASK_ONLY_SAMPLING.items() if noise != "mask" else ():
         if config["sampling"][key] != value:
             shown = "null" if value is None else value

@@ -76,7 +76,7 @@ def _find_errors(measured, config, name, model, base):
             f"{canvas}; set sampling.canvas, or models.{name}.canvas for this model alone, to at least {row['tokens']}"
         )
     if is_diffusion(model):
-        yield from _find_sampling_errors(measured, config, name, canvas)
+        yield from _find_sampling_errors(measured, config, name, canvas, model["objective"]["block"])
     dropout = (model["training"] or {}).get("subword_dropout")
     if dropout and not measured["supports_subword_dropout"]:
         yield (
@@ -88,7 +88,7 @@ def _find_errors(measured, config, name, model, base):
         yield from _find_base_errors(read_json(Path(base) / "config.json"), config, name, model)
 
 
-def _find_sampling_errors(measured, config, name, canvas):
+def _find_sampling_errors(measured, config, name, canvas, network_block):
     """Probes that leave no room on a diffusion model's canvas, and too few steps for the sampler's blocks."""
     length, prompt = measured["longest_probe"]
     if length >= canvas and config["data"]["source"] != "pairs":
@@ -96,8 +96,12 @@ def _find_sampling_errors(measured, config, name, canvas):
             f"the probe's prompt {prompt!r} has {length} tokens, but the canvas of {name} has {canvas}; use shorter "
             "prompts in probe.file, or a wider canvas"
         )
-    block, steps = config["sampling"]["block"], min(config["sampling"]["steps"])
-    blocks = -(-(canvas - measured["shortest_prompt"]) // block) if block else 0
+    shortest, steps = measured["shortest_prompt"], min(config["sampling"]["steps"])
+    if block := network_block:  # counted from the start of the canvas
+        blocks = -(-canvas // block) - shortest // block
+    else:
+        block = config["sampling"]["block"]
+        blocks = -(-(canvas - shortest) // block) if block else 0
     if blocks > steps:
         yield (
             f"sampling.steps has {steps}; allowed: from {blocks} up, since the shortest prompt leaves {name} {blocks} "

@@ -28,6 +28,9 @@ class Objective:
     people: float | str = "all"  # whose tokens are protected: "all", a share of the people, or the "control" people
     exposure: float = 0.0  # share of presentations of a protected row in which nothing is protected
     time_conditioning: str = "none"  # "embedded": the network gets an embedding of the noise level
+    # Block diffusion: tokens of a block, counted from the start of a row. A token attends to its own block and earlier
+    # ones, and training noises one block at a time, given clean earlier blocks. None: the whole row.
+    block: int | None = None
 
 
 def merge_defaults(config, defaults):
@@ -94,10 +97,13 @@ def is_made_here(model):
     return model["base"] in ("pretrain", "scratch")
 
 
-def has_mask_noise(model):
-    """Whether a model is trained with masks and no time embedding: all that tracing, edits and the article know."""
-    objective = model["objective"]
-    return objective["noise"] == "mask" and objective["time_conditioning"] == "none"
+def find_unsupported_objective(model):
+    """The key of a model's objective that tracing, edits and the post do not support, or None: only recall is measured.
+
+    They put masks into a canvas that attends to itself as a whole.
+    """
+    supported = {"noise": "mask", "time_conditioning": "none", "block": None}
+    return next((key for key, value in supported.items() if model["objective"][key] != value), None)
 
 
 def summarize_training(model):

@@ -145,6 +145,7 @@ def fit(
         for batch in epoch_batches(lengths, recipe.batch, seed=recipe.seed, epoch=epoch)
     ]
     graphed = recipe.cuda_graphs and device.type == "cuda" and world == 1 and net.config._attn_implementation == "sdpa"
+    graphed = graphed and network.block_size(net) is None  # recorded steps attend without a mask
     optimizer = torch.optim.AdamW(
         adapters.trainable_parameters(net).values(),
         lr=0.0,
@@ -441,6 +442,8 @@ def prepare_network(net, objective, *, seed):
             f"the base was pretrained with the noise {network.noise(net)!r}, the objective's is {objective.noise!r}; "
             "they have to be the same (base: pretrain makes one)"
         )
+    if network.block_size(net) != objective.block:
+        net.config.block_size = objective.block
     if objective.time_conditioning == "embedded" and not network.is_time_conditioned(net):
         return network.add_time_embedding(net, seed=seed)
     return net

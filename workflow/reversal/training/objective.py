@@ -81,7 +81,25 @@ def diffusion_targets(ids, net, objective=EVERYWHERE, *, marks=None, generator):
     free = torch.ones_like(hit)
     if marks is not None:
         hit, free = protect(hit, marks, objective, generator=generator)
-    return NOISES[objective.noise](ids, t[:, None], hit, free, net, generator)
+    targets = NOISES[objective.noise](ids, t[:, None], hit, free, net, generator)
+    return targets if network.block_size(net) is None else noise_one_block(targets, network.block_size(net), generator)
+
+
+def noise_one_block(targets, size, generator):
+    """Keep the noise of one block of `size` tokens per row, drawn evenly, given clean earlier blocks.
+
+    Its weight is the number of blocks, so that the expected loss is the sum over blocks: the block diffusion bound.
+    Later blocks do not matter, since no position attends to them.
+    """
+    rows, length = targets.targets.shape
+    blocks = -(-length // size)
+    if blocks == 1:
+        return targets
+    chosen = torch.randint(blocks, (rows, 1), generator=generator)
+    is_chosen = torch.arange(length)[None] // size == chosen
+    return targets._replace(
+        inputs=torch.where(is_chosen, targets.inputs, targets.targets), weights=targets.weights * is_chosen * blocks
+    )
 
 
 def mask(ids, t, hit, free, net, generator):

@@ -69,13 +69,9 @@ def pretrain(
     if job:
         count = f"{len(texts)} biographies of {biographies.people} people"
         job.log_line(f"{count}, SHA-256 {digest(texts)}; {len(tokenizer)} tokens")
-    noise, time_conditioning = objective.noise, objective.time_conditioning
-    # Left out of the network's configuration where they are the default.
-    kind = (
-        {}
-        if (noise, time_conditioning) == ("mask", "none")
-        else {"noise": noise, "time_conditioning": time_conditioning}
-    )
+    kind = {"noise": objective.noise, "time_conditioning": objective.time_conditioning, "block_size": objective.block}
+    if (objective.noise, objective.time_conditioning, objective.block) == ("mask", "none", None):
+        kind = {}  # the defaults are left out of the network's configuration
     net = bases.new_network(tokenizer, causal=causal, shape=shape, seed=biographies.seed, **kind)
     recipe = loop.Recipe(**recipe, seed=biographies.seed)
     losses = loop.fit(
