@@ -45,6 +45,7 @@ table th, table td { border-bottom: 1px solid var(--global-divider-color); paddi
 table td { font-variant-numeric: tabular-nums; }
 .table-scroll { overflow-x: auto; }
 figure img { width: 100%; background: #fff; border-radius: 4px; }
+.narrow img { max-width: 30rem; display: block; margin: 0 auto; }
 .source, .claim { font-size: 0.75rem; line-height: 1.3; opacity: 0.75; }
 .claim.fails { color: #c22; opacity: 1; font-weight: 600; }
 """
