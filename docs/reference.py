@@ -28,6 +28,7 @@ from reversal.tracing import vocabulary
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps", "time")
 TABLES += ("symmetry", "rank_one_edits", "finetuned_edits", "gradients", "evidence")
+OBJECTIVE_TABLES = ("objectives", "block_spans")
 READINGS = ("scores", "recovered", "necessary", "handover")  # of traces
 PACKAGES = ("torch", "transformers", "snakemake")
 
@@ -72,7 +73,7 @@ def describe_hardware():
 def store(results, folder, *, config, commit, costs_of=None, objectives=False, made=None, remark=None, caveat=None):
     """Replace `folder` by the reference run made from a folder of `results`.
 
-    `costs_of` names a run of which only costs are stored; `objectives`: only the table of objectives. `made` has the
+    `costs_of` names a run of which only costs are stored; `objectives`: only OBJECTIVE_TABLES. `made` has the
     "hardware" and "versions" of a run made elsewhere; `remark` says what else the costs depend on, `caveat` what a
     reader of the results must know.
     """
@@ -80,7 +81,9 @@ def store(results, folder, *, config, commit, costs_of=None, objectives=False, m
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     if objectives:
-        shutil.copy(results / "tables/objectives.csv", draft)
+        for name in OBJECTIVE_TABLES:
+            if (results / f"tables/{name}.csv").is_file():
+                shutil.copy(results / f"tables/{name}.csv", draft)
     elif not costs_of:
         for name in TABLES:
             table = pd.read_csv(results / f"tables/{name}.csv", low_memory=False)
@@ -115,7 +118,7 @@ def main():
     parser.add_argument("study", type=Path, nargs="+", help="the files given to --configfile")
     parser.add_argument("--commit", default=None, help="where the results were made outside a repository")
     parser.add_argument("--costs-of", default=None, help="store only costs, under this name")
-    parser.add_argument("--objectives", action="store_true", help="store only the table of objectives")
+    parser.add_argument("--objectives", action="store_true", help="store only what is about objectives")
     parser.add_argument("--hardware", default=None, help="where the results were made elsewhere; then also --versions")
     parser.add_argument("--versions", default=None, help="with which packages there, as in 'python 3.12, torch 2.11.0'")
     parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")

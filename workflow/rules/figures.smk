@@ -26,6 +26,7 @@ SOURCES = {
     "training_rows": "<results>/data/train.jsonl",
     "splits": expand("<results>/data/{split}.jsonl", split=SPLITS),
     "claim_list": shipped("paper/claims.yaml"),
+    "block_spans": "<results>/tables/block_spans.csv",
     # SMDM's values, comparable only on the data that SMDM was tested on.
     "published": shipped("paper/table3.csv") if DATA["source"] == "berglund" else [],
 }

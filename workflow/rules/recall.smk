@@ -120,6 +120,27 @@ rule objectives_table:
         "../scripts/objectives.py"
 
 
+rule block_spans:
+    """How many training sentences have subject and object in one block, by the block size."""
+    input:
+        rows="<results>/data/train.jsonl",
+        tokenizer=[f"<results>/models/{name}/base" for name in DIFFUSION[:1]],
+        code=library("block_spans"),
+    output:
+        "<results>/tables/block_spans.csv",
+    log:
+        "<results>/logs/block_spans.log",
+    benchmark:
+        "<results>/benchmarks/block_spans.tsv"
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        canvas=config["sampling"]["canvas"],
+    script:
+        "../scripts/block_spans.py"
+
+
 rule probe:
     """The most likely first tokens: for pretraining facts before fine-tuning, for the study's facts after it."""
     input:
@@ -229,6 +250,13 @@ rule objectives:
     input:
         "<results>/tables/objectives.csv",
         "<results>/figures/objectives.svg",
+
+
+rule blocks:
+    """Recall by the block size of block diffusion; for studies/blocks.yaml, and not part of the default target."""
+    input:
+        "<results>/tables/objectives.csv",
+        "<results>/figures/blocks.svg",
 
 
 rule epochs:

@@ -1,6 +1,7 @@
 """Figures of the article's main text: one finding each, in large type, narrow enough for a phone to show them whole."""
 
 import numpy as np
+from matplotlib.patheffects import withStroke
 
 from ..common.contrasts import pool_seeds
 from ..data.facts import FORWARD_REVERSE
@@ -250,6 +251,51 @@ def exposure(table, *, models):
     return Drawing(figure, {"recalled": "; ".join(described)})
 
 
+@styled
+def blocks(table, spans, *, models):
+    """Recall against the block size; above it, how many training sentences have subject and object in one block."""
+    if "block" not in table or table.block.nunique() < 2:
+        return draw_empty("No models were trained with blocks of different sizes.")
+    rows = select_most_steps(table[table.block.notna() & table.model.str.startswith("block-")])
+    sizes = sorted(rows.block.astype(int).unique())
+    figure = new_figure(330, NARROW)
+    above, axes = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2.4])
+    share = spans.set_index("block").share.reindex(sizes)
+    above.bar(range(len(sizes)), 100 * share, color=FAINT, width=0.6)
+    for x, value in enumerate(share):
+        style = {"fontsize": NOTE, "ha": "center", "va": "bottom", "color": INK}
+        above.annotate(percent(value), (x, 100 * value), (0, 2), textcoords="offset points", **style)
+    above.set_title("Sentences with subject and object\nin one block", fontsize=HEADING)
+    above.set_ylim(0, 130)
+    above.set_yticks([])
+    above.spines["left"].set_visible(False)
+    described = []
+    forward = rows[rows.trained == "same"].groupby("block").accuracy.mean().reindex(sizes)
+    axes.plot(range(len(sizes)), 100 * forward, color=FAINT, linewidth=2, linestyle=":")
+    label = {"textcoords": "offset points", "fontsize": NOTE, "color": INK, "ha": "center"}
+    axes.annotate("same direction", (len(sizes) // 2 - 1, 100 * forward.iloc[len(sizes) // 2 - 1]), (0, 8), **label)
+    described.append("same direction " + _list_by_size(sizes, forward))
+    for answer_type, look in LINES.items():
+        own = rows[(rows.trained == "reverse") & (rows.answer_type == answer_type)].set_index("block").reindex(sizes)
+        axes.vlines(range(len(sizes)), 100 * own.ci_low, 100 * own.ci_high, color=BLUE)
+        axes.plot(range(len(sizes)), 100 * own.accuracy, color=BLUE, linewidth=2, markersize=7, **look)
+        _label_points(axes, range(len(sizes)), list(own.itertuples()), answer_type, last=len(sizes) - 1)
+        described.append(f"{answer_type}s in reverse " + _list_by_size(sizes, own.accuracy))
+    labels = [str(size) for size in sizes]
+    axes.set_xticks(range(len(sizes)), [*labels[:-1], f"{labels[-1]}\n(whole)"])
+    axes.set_xlabel("tokens of a block", fontsize=TEXT)
+    axes.set_title("Recalled in reverse", fontsize=HEADING)
+    axes.set_xlim(-0.5, len(sizes) - 0.2)
+    axes.set_ylim(-9, 112)
+    _set_percent_ticks(axes)
+    described_spans = _list_by_size(sizes, share)
+    return Drawing(figure, {"spans": described_spans, "recalled": "; ".join(described)})
+
+
+def _list_by_size(sizes, shares):
+    return ", ".join(f"{percent(share)} with {size}" for size, share in zip(sizes, shares, strict=True))
+
+
 def _label_points(axes, x, points, answer_type, last):
     """Print percentages of 1% and more: of names left of the marks, of descriptions right of and below them."""
     is_name = answer_type == "name"
@@ -260,7 +306,8 @@ def _label_points(axes, x, points, answer_type, last):
         word = f"{answer_type}s\n" if place == last - 1 else ""
         style = {"fontsize": TEXT, "fontweight": "bold", "color": BLUE, "ha": side, "va": "center", "linespacing": 1.3}
         text = f"{word}{percent(row.accuracy)}"
-        axes.annotate(text, (place, 100 * row.accuracy), shift, textcoords="offset points", **style)
+        label = axes.annotate(text, (place, 100 * row.accuracy), shift, textcoords="offset points", **style)
+        label.set_path_effects([withStroke(linewidth=3, foreground="white")])  # legible where it crosses a line
 
 
 def _set_percent_ticks(axes):

@@ -122,7 +122,7 @@ def _describe_recall(table, model):
 
 @styled
 def epochs(table, *, models):
-    """Recall by epochs and operations, held-out loss, recall with and without time conditioning and by network shape."""
+    """Recall by epochs and operations, held-out loss, recall by time conditioning and by network shape."""
     table = _add_descriptions(table)
     table = table[~table.protected & (table.noise == "mask")]
     table = table.assign(has_shape=table.model.str.contains("small|middle|large"))

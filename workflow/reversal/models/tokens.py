@@ -62,6 +62,17 @@ def token_range(text, offsets, span):
     return touched[0], touched[-1] + 1
 
 
+def measure_fact_span(tokenizer, row):
+    """The positions of the first and the last token of a row's subject and answer together.
+
+    `tokenizer` is a `tokenizers.Tokenizer`.
+    """
+    offsets = tokenizer.encode(row.text).offsets
+    spans = row.subject, tuple(len(row.prompt) + end for end in row.answer)
+    ranges = [token_range(row.text, offsets, span) for span in spans]
+    return min(start for start, _ in ranges), max(end for _, end in ranges) - 1
+
+
 def first_letter(text, start, end):
     """The index of a token's first character that is not a leading space (a BPE token includes the space before it)."""
     while start < end - 1 and text[start].isspace():
