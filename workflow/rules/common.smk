@@ -32,8 +32,8 @@ def validate_configuration():
         sys.exit("error: there is no config.yaml here; run snakemake in the project's folder, or use --directory")
     from reversal.study import configuration  # here, since jobs, which also read this file, need no validator
 
-    given = [] if IS_MODULE else [*map(os.path.relpath, workflow.configfiles)][::-1]
-    error = configuration.find_error(config, [*given[1:], *given[:1]])
+    config_files = [] if IS_MODULE else [*map(os.path.relpath, workflow.configfiles)][::-1]
+    error = configuration.find_error(config, [*config_files[1:], *config_files[:1]])
     if error and IS_MODULE:
         error = error.replace("--config", f"module {workflow.modifier.namespace}", 1)
     if error:
@@ -81,7 +81,7 @@ def shipped(files):
 def library(script, *modules):
     """The library's files that a script imports, directly or not, and those of `modules` that it loads by name.
 
-    Snakemake does not see imports, so a rule lists them as inputs. The paths are relative: a study can be moved.
+    Snakemake does not see imports, so rules list them as inputs. The paths are relative, so that a study can be moved.
     """
     return shipped([str(file) for file in closure.code_of(ROOT / f"workflow/scripts/{script}.py", *modules)])
 
@@ -169,6 +169,87 @@ def model_splits(splits):
         return expand("<results>/data/{split}.jsonl", split=names)
 
     return select
+
+
+def word_and_template_files(templates):
+    """The word lists, and the files of the named `templates`."""
+    generated = DATA["generated"]
+    words = [f"{generated['words']}/{name}.txt" for name in WORD_LISTS]
+    return local(words + [f"{generated['templates']}/{name}.txt" for name in templates])
+
+
+def data_source(wildcards):
+    """What a study's data are made from: word lists and templates, a user's files, or the download."""
+    if DATA["source"] == "generated":
+        return word_and_template_files([*DIRECTIONS, "mentions"])
+    if DATA["source"] == "pairs":
+        pairs = DATA["pairs"]
+        csv = local(pairs["file"]) if pairs["file"] else f"{DOWNLOADS}/parent_child_pairs.csv"
+        return [csv, *local([f"{pairs['templates']}/known_{direction}.txt" for direction in DIRECTIONS])]
+    if DATA["source"] == "rows":
+        rows = DATA["rows"]
+        templates = [f"{rows['templates']}/{direction}.txt" for direction in DIRECTIONS] if rows["templates"] else []
+        return local([rows["train"], rows["tests"], *templates])
+    if folder := DATA["berglund"]["folder"]:
+        return files_in(folder, f"{folder}/templates", f"{folder}/../templates")
+    return BERGLUND
+
+
+def models_from(base):
+    """A pattern for the names of the models that start from this kind of base; matches nothing if there are none."""
+    return "|".join(name for name, model in MODELS.items() if model["base"] == base) or "(?!)"
+
+
+def source_files(wildcards):
+    """The local files that a model's base is made from."""
+    source = MODELS[wildcards.model]["source"]
+    paths = [source[part]["path"] for part in ("weights", "tokenizer") if "path" in source.get(part, {})]
+    return files_in(source["folder"]) if source.get("folder") else local(paths)
+
+
+def tokenizer_and_base(wildcards):
+    """A model's tokenizer, and its base unless that is pretrained here, which takes hours."""
+    folder = f"<results>/models/{wildcards.model}"
+    if MODELS[wildcards.model]["base"] == "pretrain":
+        return {"tokenizer": f"{folder}/tokenizer"}
+    return {"tokenizer": f"{folder}/base", "base": f"{folder}/base"}
+
+
+def training_files(wildcards):
+    """The files of rows that a model is trained on, in the order of `train_on`."""
+    return [f"<results>/data/{TRAIN_ON[kind]}.jsonl" for kind in MODELS[wildcards.model]["train_on"]]
+
+
+def control_facts(wildcards):
+    """The file that says who the control people are, if the model's objective protects them."""
+    return "<results>/data/facts.jsonl" if MODELS[wildcards.model]["objective"]["people"] == "control" else []
+
+
+def peaks_of(model, stage):
+    """The file of a model's peaks in tracing; a base has those of its first fine-tuning."""
+    return f"<results>/peaks/{model}/{f'seed_{FIRST_SEED}' if stage == 'base' else stage}.json"
+
+
+def value_layers(wildcards):
+    """The layers at which values are optimised: none for a base, which does not know the facts."""
+    return [] if wildcards.stage == "base" and not UNTRAINED else config["keyvalue"]["value_layers"]
+
+
+def peaks_if_needed(wildcards):
+    """The file of peaks, if the layers of keys or values depend on it."""
+    choices = [config["keyvalue"]["layers"], value_layers(wildcards)]
+    return [] if all(choice in ("all", []) for choice in choices) else peaks_of(wildcards.model, wildcards.stage)
+
+
+def provenance_of(wildcards, input):
+    """{file: [rule, script]} of each input that a rule of this workflow makes."""
+    makers = [rule for rule in workflow.rules if rule.script]
+    return {
+        str(file): [rule.name, rule.script.replace("..", "workflow", 1)]
+        for file in input
+        for rule in makers
+        if any(output.match(file) for output in rule.output)
+    }
 
 
 wildcard_constraints:

@@ -6,30 +6,6 @@ WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "thing
 PRETRAINING_TEMPLATES = ("pretraining_p2d", "pretraining_d2p")
 
 
-def word_and_template_files(templates):
-    """The word lists, and the files of the named `templates`."""
-    generated = DATA["generated"]
-    words = [f"{generated['words']}/{name}.txt" for name in WORD_LISTS]
-    return local(words + [f"{generated['templates']}/{name}.txt" for name in templates])
-
-
-def data_source(wildcards):
-    """What a study's data are made from: word lists and templates, a user's files, or the download."""
-    if DATA["source"] == "generated":
-        return word_and_template_files([*DIRECTIONS, "mentions"])
-    if DATA["source"] == "pairs":
-        pairs = DATA["pairs"]
-        csv = local(pairs["file"]) if pairs["file"] else f"{DOWNLOADS}/parent_child_pairs.csv"
-        return [csv, *local([f"{pairs['templates']}/known_{direction}.txt" for direction in DIRECTIONS])]
-    if DATA["source"] == "rows":
-        rows = DATA["rows"]
-        templates = [f"{rows['templates']}/{direction}.txt" for direction in DIRECTIONS] if rows["templates"] else []
-        return local([rows["train"], rows["tests"], *templates])
-    if folder := DATA["berglund"]["folder"]:
-        return files_in(folder, f"{folder}/templates", f"{folder}/../templates")
-    return BERGLUND
-
-
 rule download:
     """Fetch Berglund et al.'s reversal-curse data at a pinned commit; every file's SHA-256 is checked."""
     input:

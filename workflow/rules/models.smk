@@ -1,36 +1,6 @@
 """Where each model starts, and its fine-tuning on the study's facts."""
 
 
-def models_from(base):
-    """A pattern for the names of the models that start from this kind of base; matches nothing if there are none."""
-    return "|".join(name for name, model in MODELS.items() if model["base"] == base) or "(?!)"
-
-
-def source_files(wildcards):
-    """The local files that a model's base is made from."""
-    source = MODELS[wildcards.model]["source"]
-    paths = [source[part]["path"] for part in ("weights", "tokenizer") if "path" in source.get(part, {})]
-    return files_in(source["folder"]) if source.get("folder") else local(paths)
-
-
-def tokenizer_and_base(wildcards):
-    """A model's tokenizer, and its base unless that is pretrained here, which takes hours."""
-    folder = f"<results>/models/{wildcards.model}"
-    if MODELS[wildcards.model]["base"] == "pretrain":
-        return {"tokenizer": f"{folder}/tokenizer"}
-    return {"tokenizer": f"{folder}/base", "base": f"{folder}/base"}
-
-
-def training_files(wildcards):
-    """The files of rows that a model is trained on, in the order of `train_on`."""
-    return [f"<results>/data/{TRAIN_ON[kind]}.jsonl" for kind in MODELS[wildcards.model]["train_on"]]
-
-
-def control_facts(wildcards):
-    """The file that says who the control people are, if the model's objective protects them."""
-    return "<results>/data/facts.jsonl" if MODELS[wildcards.model]["objective"]["people"] == "control" else []
-
-
 rule base_folder:
     """Start from a model in a folder: one that ships with the project, or the user's."""
     input:

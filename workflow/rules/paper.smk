@@ -63,17 +63,6 @@ WRITTEN = [
 ]
 
 
-def provenance_of(wildcards, input):
-    """{file: [rule, script]} of each input that a rule of this workflow makes."""
-    makers = [rule for rule in workflow.rules if rule.script]
-    return {
-        str(file): [rule.name, rule.script.replace("..", "workflow", 1)]
-        for file in input
-        for rule in makers
-        if any(output.match(file) for output in rule.output)
-    }
-
-
 rule claims:
     """The claims of the article, tested on this run and on the reference runs: a table and the matrix as a figure."""
     input:

@@ -5,22 +5,6 @@ RANK_ONE_GROUPS = ["known"] if UNTRAINED else ["both", "p2d"]
 FINETUNED_EDIT_STAGES = STAGES if config["finetuned_edits"]["include_bases"] else TRAINED
 
 
-def peaks_of(model, stage):
-    """The file of a model's peaks in tracing; a base has those of its first fine-tuning."""
-    return f"<results>/peaks/{model}/{f'seed_{FIRST_SEED}' if stage == 'base' else stage}.json"
-
-
-def value_layers(wildcards):
-    """The layers at which values are optimised: none for a base, which does not know the facts."""
-    return [] if wildcards.stage == "base" and not UNTRAINED else config["keyvalue"]["value_layers"]
-
-
-def peaks_if_needed(wildcards):
-    """The file of peaks, if the layers of keys or values depend on it."""
-    choices = [config["keyvalue"]["layers"], value_layers(wildcards)]
-    return [] if all(choice in ("all", []) for choice in choices) else peaks_of(wildcards.model, wildcards.stage)
-
-
 rule keyvalue:
     """Read each fact's activations at subject and answer in both directions, and optimise its values."""
     input:
