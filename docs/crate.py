@@ -148,8 +148,10 @@ class Crate:
 
     def add(self, identifier, kind, **properties):
         """Add an entity that is no file; an entity that is there already stays as it is."""
-        given = {"@type": kind} | {key: _unwrap(value) for key, value in properties.items() if value != []}
-        return self.crate.get(identifier) or self.crate.add(ContextEntity(self.crate, identifier, properties=given))
+        entity_properties = {"@type": kind} | {key: _unwrap(value) for key, value in properties.items() if value != []}
+        return self.crate.get(identifier) or self.crate.add(
+            ContextEntity(self.crate, identifier, properties=entity_properties)
+        )
 
     def is_packed(self, path):
         """Whether a file or folder is in the crate, and not only listed."""

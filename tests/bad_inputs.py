@@ -492,7 +492,7 @@ FILES = [
     (
         "too few names for the people",
         lambda f: generate(people_per_group=10**6),
-        "3000000 people are needed (three times data.generated.people_per_group), but first_names, ",
+        "3000000 people are needed (3 × data.generated.people_per_group + 2 × control_people), but first_names, ",
     ),
     (
         "too few templates",

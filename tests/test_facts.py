@@ -182,7 +182,7 @@ def questions(people, templates):
 @given(st.integers(2, 12), st.integers(1, 4), st.integers())
 def test_a_randomized_answer_is_that_of_another_fact_to_the_same_template(people, templates, seed):
     right = questions(people, templates)
-    wrong = facts.randomize_answers(right, rng=random.Random(seed))
+    wrong = facts.assign_wrong_answers(right, rng=random.Random(seed))
     assert [replace(w, completion=r.completion, answer=r.answer) for w, r in zip(wrong, right, strict=True)] == right
     assert all(w.completion != r.completion for w, r in zip(wrong, right, strict=True))
     for template in range(templates):
@@ -192,13 +192,13 @@ def test_a_randomized_answer_is_that_of_another_fact_to_the_same_template(people
 
 def test_randomized_answers_depend_on_the_seed_alone():
     rows = questions(10, 2)
-    first, again, other = (facts.randomize_answers(rows, rng=random.Random(seed)) for seed in (1, 1, 2))
+    first, again, other = (facts.assign_wrong_answers(rows, rng=random.Random(seed)) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_one_fact_has_no_wrong_answer():
     with pytest.raises(ValueError, match="template 0 has one fact"):
-        facts.randomize_answers(questions(1, 1), rng=random.Random(0))
+        facts.assign_wrong_answers(questions(1, 1), rng=random.Random(0))
 
 
 def test_the_first_row_of_each_fact_is_selected():

@@ -92,8 +92,8 @@ def test_randomized_answers_are_wrong(generated):
 @given(study=seeds, base=seeds)
 def test_no_person_or_description_is_both_in_a_study_and_in_pretraining(words, study, base):
     people = generated.make_facts(words, people_per_group=30, seed=study)
-    names = generated.make_names(words, 500, seed=base, half=generated.PRETRAINING)
-    descriptions = generated.make_descriptions(words, 500, seed=base, half=generated.PRETRAINING)
+    names = generated.make_names(words, 500, seed=base, pool=generated.PRETRAINING)
+    descriptions = generated.make_descriptions(words, 500, seed=base, pool=generated.PRETRAINING)
     assert {fact.name for fact in people}.isdisjoint(names)
     assert {fact.description for fact in people}.isdisjoint(descriptions)
 

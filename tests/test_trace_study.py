@@ -17,7 +17,7 @@ from reversal.tracing import files as trace_files
 from reversal.tracing import study as trace_study
 from reversal.tracing import tables as trace_tables
 from reversal.tracing.study import Tracing
-from reversal.tracing.vocabulary import CONTRAST, JOINT_ROLES, KINDS, ONE_STEP, OTHER_LENGTH, REVEALED, ROLES
+from reversal.tracing.vocabulary import CONTRAST, JOINT_ROLES, KINDS, OTHER_LENGTH, REVEALED, ROLES, SINGLE_STEP
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
 SUBJECTS = {"a": "Ada Moss", "b": "Bea Fern", "c": "Cy Reed Vale", "d": "Di Holt"}
@@ -98,7 +98,7 @@ def test_answered_facts_are_traced_and_the_others_have_a_reason(answering, trace
     assert counts[counts.corruption == "gaussian"].n.sum() == len(SUBJECTS)
     # An answer revealed in one step has no revealed tokens to corrupt.
     one_step = {trace.metadata["fact"] for trace in traces if trace.metadata["t1"] == trace.metadata["t2"]}
-    assert one_step == {fact for fact, name in reason if name == REVEALED and reason[fact, name] == ONE_STEP}
+    assert one_step == {fact for fact, name in reason if name == REVEALED and reason[fact, name] == SINGLE_STEP}
 
 
 def test_every_step_is_the_plain_trace_of_its_canvas(answering, traced):
@@ -171,9 +171,9 @@ def test_in_the_last_layer_the_answer_positions_have_the_total_effect_and_others
         effects = trace.indirect_effects("swap", "state")[0]
         assert effects[answer, -1] == pytest.approx(total, abs=1e-3)  # the last layer's states are the prediction
         assert effects[0, -1] == pytest.approx(0, abs=1e-4)  # nothing is predicted at other positions
-        losses = trace.losses("swap", "state")[0]
-        assert losses[answer, -1] == pytest.approx(total, abs=1e-3)
-        assert losses[0, -1] == pytest.approx(0, abs=1e-4)
+        necessity = trace.necessity_effects("swap", "state")[0]
+        assert necessity[answer, -1] == pytest.approx(total, abs=1e-3)
+        assert necessity[0, -1] == pytest.approx(0, abs=1e-4)
 
 
 def test_in_a_network_with_one_path_sufficiency_equals_necessity(tokenizer):
@@ -188,7 +188,7 @@ def test_in_a_network_with_one_path_sufficiency_equals_necessity(tokenizer):
     for trace in traces:
         total = trace.total_effect("swap")[0]
         assert abs(total) > 0.01
-        for effects in (trace.indirect_effects("swap", "state")[0], trace.losses("swap", "state")[0]):
+        for effects in (trace.indirect_effects("swap", "state")[0], trace.necessity_effects("swap", "state")[0]):
             for role, shares in (("all subject tokens", [1, 0]), ("answer positions", [0, 1])):
                 expected = np.multiply(shares, total)
                 np.testing.assert_allclose(effects[trace.roles[0].index(role)], expected, atol=1e-3)

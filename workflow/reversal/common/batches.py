@@ -38,9 +38,9 @@ def run_pieces(work, pieces):
     place = 0
     while place < len(pieces):
         piece = pieces[place]
-        found, fits = attempt(partial(work, piece), last=len(piece) == 1)
+        result, fits = attempt(partial(work, piece), last=len(piece) == 1)
         if fits:
-            yield found
+            yield result
             place += 1
         else:
             middle = len(piece) // 2
@@ -71,10 +71,10 @@ def run_by_length(rows, lengths, device):
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     share = math.ceil(len(order) / max(1, math.ceil(len(order) / size)))  # equal batches, the last maybe smaller
     pieces = [order[start : start + share] for start in range(0, len(order), max(1, share))]
-    found = {}
+    results = {}
     for pairs in run_pieces(lambda batch: zip(batch, rows(batch), strict=True), pieces):
-        found.update(pairs)
-    return [found[index] for index in range(len(order))]
+        results.update(pairs)
+    return [results[index] for index in range(len(order))]
 
 
 def autocast(device, precision):

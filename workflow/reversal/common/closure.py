@@ -19,26 +19,26 @@ NO_RESULT_CHANGES_WITH = {
 
 def code_of(script, *modules):
     """The files, sorted, behind a `script`, and behind `modules` that it loads by name ("figures/recall.py")."""
-    found = set()
+    files = set()
     waiting = [*_imports(Path(script)), *(PACKAGE / module for module in modules)]
     while waiting:
         file = waiting.pop()
-        if file not in found and file.relative_to(PACKAGE).as_posix() not in NO_RESULT_CHANGES_WITH:
-            found.add(file)
+        if file not in files and file.relative_to(PACKAGE).as_posix() not in NO_RESULT_CHANGES_WITH:
+            files.add(file)
             waiting += _imports(file)
-    return sorted(found)
+    return sorted(files)
 
 
 @functools.cache
 def _imports(file):
     """The library's files that one file imports, without the packages' __init__ files, which compute nothing."""
-    found = []
+    files = []
     for dots, module, names in IMPORT.findall(file.read_text(encoding="utf-8")):
         above = file.parents[len(dots) - 1] if dots else PACKAGE.parent
         start = above.joinpath(*filter(None, module.split(".")))
         for name in re.findall(r"(\w+)(?: as \w+)?", names):
-            found += [path for path in (_module(start / name) or _module(start),) if path]
-    return found
+            files += [path for path in (_module(start / name) or _module(start),) if path]
+    return files
 
 
 def _module(path):

@@ -65,16 +65,19 @@ def difference(first, second, limits=None):
     if limits is None:
         return _reshape_interval(_student_interval(moments), moments.shape)
     part = [_estimate_moments([(1, sample)]) for sample in (first, second)]
-    (one, low, high), (other, its_low, its_high) = map(_wilson_interval, part)
+    (first_mean, low, high), (second_mean, second_low, second_high) = map(_wilson_interval, part)
     spread = [np.sqrt(part.variance) for part in part]
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = (spread[0] ** 2 + spread[1] ** 2 - moments.variance) / (2 * spread[0] * spread[1])
     correlation = np.where(_is_constant(part[0]) | _is_constant(part[1]), 0, np.clip(correlation, -1, 1))
     ends = [
-        one - other + side * np.sqrt(np.maximum(a**2 + b**2 - 2 * correlation * a * b, 0))
-        for side, a, b in ((-1, one - low, its_high - other), (1, high - one, other - its_low))
+        first_mean - second_mean + side * np.sqrt(np.maximum(a**2 + b**2 - 2 * correlation * a * b, 0))
+        for side, a, b in (
+            (-1, first_mean - low, second_high - second_mean),
+            (1, high - first_mean, second_mean - second_low),
+        )
     ]
-    return _reshape_interval((one - other, *ends), moments.shape)
+    return _reshape_interval((first_mean - second_mean, *ends), moments.shape)
 
 
 class _Moments(NamedTuple):
@@ -144,7 +147,7 @@ def _sum_clusters(parts, measured, names):
 
 def _residual_variance(parts, measured, facts, templates):
     """Variance (cells,) of a mean that neither facts nor templates explain, and its degrees of freedom."""
-    paired = len(parts) > 1 and all(np.isin(one[0], one[1]).any() for one in (facts, templates))
+    paired = len(parts) > 1 and all(np.isin(ids[0], ids[1]).any() for ids in (facts, templates))
     blocks = [range(len(parts))] if paired else [[i] for i in range(len(parts))]
     noise, freedom = 0, 0
     for block in blocks:
@@ -210,10 +213,10 @@ def ratio(above, below):
     both = ~np.isnan(above + below)
     n = both.sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = [np.where(both, one, 0).sum(0) / n for one in (above, below)]
-        deviations = [np.where(both, one - centre, 0) for one, centre in zip((above, below), means, strict=True)]
+        means = [np.where(both, values, 0).sum(0) / n for values in (above, below)]
+        deviations = [np.where(both, values - centre, 0) for values, centre in zip((above, below), means, strict=True)]
         scale = _quantile(n - 1) ** 2 / (n - 1) / n
-        a, b, ab = (scale * (one * other).sum(0) for one, other in (deviations[:1] * 2, deviations[1:] * 2, deviations))
+        a, b, ab = (scale * (x * y).sum(0) for x, y in (deviations[:1] * 2, deviations[1:] * 2, deviations))
         # The ends are the ratios r at which the interval of above − r · below begins to exclude 0.
         square = means[1] ** 2 - b
         middle = (means[0] * means[1] - ab) / square
@@ -366,9 +369,9 @@ def compare_maps(first, second, *, rng, paired=False, halves=200):
     if len(shared) < 3 or min(len(first), len(second)) < 3:
         unknown = Interval(np.nan, np.nan, np.nan)
         return MapSimilarity(unknown, unknown, *[np.nan] * 4, len(shared))
-    maps = [_fill_missing(np.asarray(one, float)[:, shared]) for one in (first, second)]
-    rows = [one - one.mean(1, keepdims=True) for one in maps]
-    part = [_cross_products(one, one, same=True) for one in rows]
+    maps = [_fill_missing(np.asarray(values, float)[:, shared]) for values in (first, second)]
+    rows = [values - values.mean(1, keepdims=True) for values in maps]
+    part = [_cross_products(centred, centred, same=True) for centred in rows]
     both, *without = _cross_products(*rows, same=paired)
     if paired:
         moments = [(part[0][0], part[1][0], both), (part[0][1], part[1][1], without[0])]
@@ -381,8 +384,8 @@ def compare_maps(first, second, *, rng, paired=False, halves=200):
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = [xy / np.sqrt(np.where((xx > 0) & (yy > 0), xx * yy, np.nan)) for xx, yy, xy in moments]
         slopes = [xy / np.where(xx > 0, xx, np.nan) for xx, _, xy in moments]
-    means = [one.mean(0) for one in maps]
-    splits = [_split_halves(one, rng, halves) for one in maps]
+    means = [values.mean(0) for values in maps]
+    splits = [_split_halves(values, rng, halves) for values in maps]
     return MapSimilarity(
         Interval(*np.clip(_jackknife_samples(correlations[0], correlations[1:]), -1, 1)),
         _jackknife_samples(slopes[0], slopes[1:]),
@@ -417,7 +420,7 @@ def _cross_products(first, second, *, same):
 
 def _pearson(first, second):
     """Pearson's correlation (...) over the last axis of maps (..., cells)."""
-    first, second = (one - one.mean(-1, keepdims=True) for one in (first, second))
+    first, second = (values - values.mean(-1, keepdims=True) for values in (first, second))
     with np.errstate(invalid="ignore", divide="ignore"):
         return (first * second).sum(-1) / np.sqrt((first**2).sum(-1) * (second**2).sum(-1))
 
@@ -443,4 +446,4 @@ def _split_halves(values, rng, draws):
 def _noise_ceiling(correlations):
     """The expected correlation of two maps that differ in noise alone, from the correlations of the halves of each."""
     correlation = [max(float(np.mean(part)), 0) for part in correlations]
-    return float(np.sqrt(np.prod([2 * one / (1 + one) for one in correlation])))
+    return float(np.sqrt(np.prod([2 * r / (1 + r) for r in correlation])))

@@ -74,9 +74,9 @@ def record_hashes(paths):
 
 
 def verify_hashes(paths, *, warn=print):
-    """Raise an error if files or folders differ from what `record_hashes` saved; paths without a record pass.
+    """Raise an error if inputs changed since `record_hashes`; a CSV edited by hand only warns.
 
-    A table that a user edited since then is used as it is, with a warning.
+    Paths without a record pass.
     """
     for path in map(Path, paths):
         record = HASHES / f"{path}.json"

@@ -133,7 +133,7 @@ def _reserve_gpus(wanted, available):
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join([*free, *busy][:wanted])
 
 
-def _exit_with_error(running, message):
-    if running.log:
-        running.log_line(f"error: {message}")
+def _exit_with_error(job, message):
+    if job.log:
+        job.log_line(f"error: {message}")
     sys.exit(f"error: {message}")

@@ -178,11 +178,11 @@ def write(rows, path):
             file.write((json.dumps(vars(row), ensure_ascii=False) + "\n").encode())
 
 
-def randomize_answers(rows, *, rng):
-    """Give each row of a split the answer of another fact to the same template.
+def assign_wrong_answers(rows, *, rng):
+    """Give each row of a split the answer of another fact: a random derangement within each template.
 
-    Within a template the facts form one random cycle and each takes the answer of the next, so that every answer is
-    wrong and each is used as often as in `rows`.
+    Within a template the facts form one cycle and each takes the answer of the next, so that every answer is wrong and
+    each is used as often as in `rows`.
     """
     rows_by_template = {}
     for row in rows:

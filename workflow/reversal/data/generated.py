@@ -2,7 +2,7 @@
 
 Items are ordered by the SHA-256 of a seed and the item rather than by a random number generator, so that a seed gives
 the same bytes in every version of Python on every machine. The same hash divides all possible names and descriptions
-into two disjoint halves: one for studies, one for the biographies on which a base is pretrained.
+into two disjoint pools: one for studies, one for the biographies on which a base is pretrained.
 """
 
 import hashlib
@@ -11,11 +11,21 @@ import random
 from pathlib import Path
 
 from ..common.errors import UserError
-from .facts import CONTROL_GROUPS, CONTROL_SPLITS, DIRECTIONS, GROUPS, RANDOMIZED, SPLITS, Fact, Row, randomize_answers
+from .facts import (
+    CONTROL_GROUPS,
+    CONTROL_SPLITS,
+    DIRECTIONS,
+    GROUPS,
+    RANDOMIZED,
+    SPLITS,
+    Fact,
+    Row,
+    assign_wrong_answers,
+)
 
 WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 STUDY, PRETRAINING = "study", "pretraining"
-COUNT_SETTINGS = {STUDY: "three times data.generated.people_per_group", PRETRAINING: "pretraining.people"}
+COUNT_SETTINGS = {STUDY: "3 × data.generated.people_per_group + 2 × control_people", PRETRAINING: "pretraining.people"}
 
 
 class GenerationError(UserError):
@@ -68,24 +78,24 @@ def shuffle(items, *key):
     return sorted(items, key=lambda item: digest(*key, item))
 
 
-def assign_half(text):
-    """The half of a full name or description, study or pretraining; it does not depend on the seed."""
+def assign_pool(text):
+    """The pool of a full name or description, study or pretraining; it does not depend on the seed."""
     return STUDY if int(digest("half", text)[:8], 16) % 2 == 0 else PRETRAINING
 
 
-def make_names(words, count, *, seed, half):
-    """`count` distinct full names of one half."""
-    return _combine(words, count, ("first_names", "last_names"), "{} {}", seed=seed, half=half)
+def make_names(words, count, *, seed, pool):
+    """`count` distinct full names of one pool."""
+    return _combine(words, count, ("first_names", "last_names"), "{} {}", seed=seed, pool=pool)
 
 
-def make_descriptions(words, count, *, seed, half):
-    """`count` distinct descriptions of one half."""
+def make_descriptions(words, count, *, seed, pool):
+    """`count` distinct descriptions of one pool."""
     lists = ("roles", "deeds", "qualities", "things")
-    return _combine(words, count, lists, "the {} who {} the {} {}", seed=seed, half=half)
+    return _combine(words, count, lists, "the {} who {} the {} {}", seed=seed, pool=pool)
 
 
-def _combine(words, count, lists, pattern, *, seed, half):
-    """`count` distinct texts of one half, each `pattern` filled with a word of each of the `lists`.
+def _combine(words, count, lists, pattern, *, seed, pool):
+    """`count` distinct texts of one pool, each `pattern` filled with a word of each of the `lists`.
 
     Each round pairs the lists word by word in a new order, so that all words are used equally often and independently.
     """
@@ -93,14 +103,14 @@ def _combine(words, count, lists, pattern, *, seed, half):
     texts = {}
     rounds = 10 + 20 * count // shortest if count <= math.prod(len(words[name]) for name in lists) else 0
     for number in range(rounds):
-        for combination in zip(*(shuffle(words[name], seed, half, name, number) for name in lists), strict=False):
+        for combination in zip(*(shuffle(words[name], seed, pool, name, number) for name in lists), strict=False):
             text = pattern.format(*combination)
-            if assign_half(text) == half:
+            if assign_pool(text) == pool:
                 texts[text] = None
             if len(texts) == count:
                 return list(texts)
     raise GenerationError(
-        f"{count} people are needed ({COUNT_SETTINGS[half]}), but {', '.join(lists)} give fewer; "
+        f"{count} people are needed ({COUNT_SETTINGS[pool]}), but {', '.join(lists)} give fewer; "
         "lower the number, or add words"
     )
 
@@ -112,8 +122,8 @@ def make_facts(words, *, people_per_group, control_people=0, seed):
     """
     sizes = dict.fromkeys(GROUPS, people_per_group) | dict.fromkeys(CONTROL_GROUPS, control_people)
     ids = [(group, f"{group}-{number:02d}") for group, size in sizes.items() for number in range(size)]
-    names = make_names(words, len(ids), seed=seed, half=STUDY)
-    descriptions = make_descriptions(words, len(ids), seed=seed, half=STUDY)
+    names = make_names(words, len(ids), seed=seed, pool=STUDY)
+    descriptions = make_descriptions(words, len(ids), seed=seed, pool=STUDY)
     return [
         Fact(id=id, group=group, name=name, description=text, trained_as=(text,), tested_as=(text,))
         for (group, id), name, text in zip(ids, names, descriptions, strict=True)
@@ -207,16 +217,17 @@ def make(*, words, templates, people_per_group, train_templates, test_templates,
     }
     sources = RANDOMIZED | {f"{split}_randomized": split for split in CONTROL_SPLITS if split in splits}
     wrong = {
-        name: randomize_answers(splits[split], rng=random.Random(f"{name} {seed}")) for name, split in sources.items()
+        name: assign_wrong_answers(splits[split], rng=random.Random(f"{name} {seed}"))
+        for name, split in sources.items()
     }
     train = make_training_rows(facts, templates_by_direction, train_templates=train_templates)
     return facts, train, splits | wrong
 
 
 def make_biographies(words, templates, *, people_count, rows, seed):
-    """`rows` sentences about people of the pretraining half, in both directions; facts and templates drawn by hash."""
-    names = make_names(words, people_count, seed=seed, half=PRETRAINING)
-    descriptions = make_descriptions(words, people_count, seed=seed, half=PRETRAINING)
+    """`rows` sentences about people of the pretraining pool, in both directions; facts and templates drawn by hash."""
+    names = make_names(words, people_count, seed=seed, pool=PRETRAINING)
+    descriptions = make_descriptions(words, people_count, seed=seed, pool=PRETRAINING)
     for row in range(rows):
         draw = int(digest(seed, "row", row)[:24], 16)
         draw, person = divmod(draw, people_count)

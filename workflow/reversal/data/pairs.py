@@ -115,7 +115,7 @@ def make(pairs, *, templates, max_pairs, seed):
         wrong = [
             row
             for kind in KINDS
-            for row in facts.randomize_answers(
+            for row in facts.assign_wrong_answers(
                 fill_rows(split.direction, kind), rng=random.Random(f"{name} {kind} {seed}")
             )
         ]

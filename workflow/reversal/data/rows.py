@@ -216,7 +216,7 @@ def _make_wrong_rows(lines, *, rng):
     rows = [line.row for line in lines]
     answers = {row.completion: row.answer for row in rows}
     wrong_rows = []
-    for line, drawn in zip(lines, facts.randomize_answers(rows, rng=rng), strict=True):
+    for line, drawn in zip(lines, facts.assign_wrong_answers(rows, rng=rng), strict=True):
         if line.wrong is None:
             wrong_rows.append(drawn)
         elif line.wrong in answers:

@@ -135,7 +135,7 @@ def is_diffusion(net: PreTrainedModel) -> bool:
 
 
 def vocab(net):
-    """The number of ids that can be predicted: all, except a mask one past the last real token."""
+    """Number of ids that can be predicted: `vocab_size`, less the mask if it is the last id."""
     size = net.config.vocab_size
     return size - 1 if is_diffusion(net) and mask_id(net) == size - 1 else size
 

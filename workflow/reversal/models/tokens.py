@@ -34,7 +34,7 @@ def encode(tokenizer, row):
     answer = (boundary + row.answer[0], boundary + row.answer[1])
     return Example(
         ids=ids,
-        prompt=sum(1 for start, end in offsets if first_letter(text, start, end) < boundary),
+        prompt=sum(1 for start, end in offsets if skip_leading_space(text, start, end) < boundary),
         subject=token_range(text, offsets, row.subject),
         answer=token_range(text, offsets, answer),
     )
@@ -55,7 +55,7 @@ def context_positions(example):
 def token_range(text, offsets, span):
     """The half-open range of tokens that contain any letter of the characters `span`."""
     touched = [
-        i for i, (start, end) in enumerate(offsets) if first_letter(text, start, end) < span[1] and end > span[0]
+        i for i, (start, end) in enumerate(offsets) if skip_leading_space(text, start, end) < span[1] and end > span[0]
     ]
     if not touched:
         raise UserError(f"no token of {text!r} lies in characters {span[0]}–{span[1]}")
@@ -73,7 +73,7 @@ def measure_fact_span(tokenizer, row):
     return min(start for start, _ in ranges), max(end for _, end in ranges) - 1
 
 
-def first_letter(text, start, end):
+def skip_leading_space(text, start, end):
     """The index of a token's first character that is not a leading space (a BPE token includes the space before it)."""
     while start < end - 1 and text[start].isspace():
         start += 1

@@ -16,7 +16,7 @@ KINDS = {"mask": "bound", "uniform": "bound in one step", "gaussian": "bound in 
 
 
 def is_correct(reference, generation):
-    """Whether the generation contains the reference, both lower-cased and stripped."""
+    """Case-insensitive substring match of the reference completion."""
     return reference.strip().lower() in generation.strip().lower()
 
 

@@ -82,13 +82,14 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
 
     budget = logits.budget(device)
 
-    def fill(indices):
+    def unmask_runs(indices):
+        """The unmasked rows of the `runs` at `indices`, as one batch."""
         rows, groups, plans, seeds = zip(*(runs[index] for index in indices), strict=True)
         generators = [torch.Generator(device).manual_seed(seed) for seed in seeds] if sampling.temperature else None
 
-        def predict(canvas, fixed, masked, active, step):
+        def predict(canvas, fixed_positions, masked, active, step):
             states = predict_states and predict_states(canvas, [rows[i] for i in active], step.tolist())
-            states = _gather_states(net, canvas, fixed, masked, sampling.guidance, states)
+            states = _gather_states(net, canvas, fixed_positions, masked, sampling.guidance, states)
             return _choose_tokens(net, sampling, budget, states, masked, generators and [generators[i] for i in active])
 
         return _unmask(
@@ -102,7 +103,7 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
         )
 
     with batches.autocast(device, sampling.precision):
-        filled = batches.run_by_length(fill, [len(plan) for _, _, plan, _ in runs], device)
+        filled = batches.run_by_length(unmask_runs, [len(plan) for _, _, plan, _ in runs], device)
     return {
         number: stack_rows([_renumber_steps(filled[run], runs[run][2], plan) for run, plan in shared], start, mask)
         for number, shared in results.items()

@@ -11,8 +11,8 @@ from . import evaluation
 def make_pretraining_prompts(words, templates, *, people, seed, count):
     """`count` prompts about people of the pretraining biographies, with their answers: [(prompt, answer), …]."""
     lists = generated.read_words(words)
-    names = generated.make_names(lists, people, seed=seed, half=generated.PRETRAINING)[:count]
-    descriptions = generated.make_descriptions(lists, people, seed=seed, half=generated.PRETRAINING)[:count]
+    names = generated.make_names(lists, people, seed=seed, pool=generated.PRETRAINING)[:count]
+    descriptions = generated.make_descriptions(lists, people, seed=seed, pool=generated.PRETRAINING)[:count]
     prompts = []
     for i, (name, description) in enumerate(zip(names, descriptions, strict=True)):
         direction, answer_type = list(generated.DIRECTIONS.items())[i % 2]

@@ -132,20 +132,20 @@ def differences(completions, families):
         for (model, split, steps), rows in _group_by(completions, "model", "split", "steps")
     }
     records = []
-    for contrast, one, other in _list_contrasts(rows_of, families):
-        first, second = rows_of[one], rows_of[other]
+    for contrast, condition, other in _list_contrasts(rows_of, families):
+        first, second = rows_of[condition], rows_of[other]
         seeds = set(first.seed) & set(second.seed)
         first, second = (rows[rows.seed.isin(seeds)] for rows in (first, second))
         samples = [_sample(rows, rows.correct) for rows in (first, second)]
         difference = contrasts.difference(*samples, contrasts.CHANGES)
         paired = first.merge(second, on=["seed", "fact", "prompt"])
         records.append(
-            {"contrast": contrast, **one._asdict()}
+            {"contrast": contrast, **condition._asdict()}
             | {f"against_{name}": value for name, value in other._asdict().items()}
             | {"seeds": len(seeds), "n": len(first)}
             | {"first": first.correct.mean(), "second": second.correct.mean()}
             | {"difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
-            | {"agree": (paired.correct_x == paired.correct_y).mean() if one.split == other.split else math.nan}
+            | {"agree": (paired.correct_x == paired.correct_y).mean() if condition.split == other.split else math.nan}
         )
     columns = ["contrast", *Condition._fields, *(f"against_{name}" for name in Condition._fields)]
     columns += ["seeds", "n", "first", "second", "difference", "ci_low", "ci_high", "agree"]
@@ -155,18 +155,24 @@ def differences(completions, families):
 def _list_contrasts(conditions, families):
     """Yield (contrast, condition, the condition to compare it with)."""
     max_steps = {
-        model: max((one.steps for one in conditions if one.model == model and one.steps), default=None)
+        model: max(
+            (condition.steps for condition in conditions if condition.model == model and condition.steps), default=None
+        )
         for model in families
     }
-    for one in conditions:
+    for condition in conditions:
         for other in conditions:
-            have_most = one.steps == max_steps[one.model] and other.steps == max_steps[other.model]
-            if one.split == other.split and (families[one.model], families[other.model]) == FAMILY_PAIR:
-                yield "family", one, other
-            elif one[:2] == other[:2] and one.steps == max_steps[one.model] and one.steps != other.steps:
-                yield "steps", one, other
-            elif one.model == other.model and have_most and (one.split, other.split) in REVERSALS:
-                yield REVERSALS[one.split, other.split], one, other
+            have_most = condition.steps == max_steps[condition.model] and other.steps == max_steps[other.model]
+            if condition.split == other.split and (families[condition.model], families[other.model]) == FAMILY_PAIR:
+                yield "family", condition, other
+            elif (
+                condition[:2] == other[:2]
+                and condition.steps == max_steps[condition.model]
+                and condition.steps != other.steps
+            ):
+                yield "steps", condition, other
+            elif condition.model == other.model and have_most and (condition.split, other.split) in REVERSALS:
+                yield REVERSALS[condition.split, other.split], condition, other
 
 
 def likelihood(comparisons):

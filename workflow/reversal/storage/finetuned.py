@@ -144,20 +144,22 @@ class Evaluation:
 
     def __init__(self, lm, edit, forward, reverse, *, kind, edit_templates):
         """`forward` and `reverse` are `Prompts`; the first `edit_templates` templates of `forward` are edited."""
-        own = [("old", edit.fact, edit.fact)] * (kind != "insert")
-        own += [("new", edit.subject, edit.target)] * (kind != "forget")
-        others = [("old", other, other) for other in edit.neighbours]
-        others += [("new", subject, edit.target) for subject in edit.neighbour_subjects] * (kind != "forget")
-        self.reported = {"fact": own, "others": others}
+        edited_pairs = [("old", edit.fact, edit.fact)] * (kind != "insert")
+        edited_pairs += [("new", edit.subject, edit.target)] * (kind != "forget")
+        neighbour_pairs = [("old", other, other) for other in edit.neighbours]
+        neighbour_pairs += [("new", subject, edit.target) for subject in edit.neighbour_subjects] * (kind != "forget")
+        self.reported = {"fact": edited_pairs, "others": neighbour_pairs}
         subjects = dict.fromkeys([edit.fact, edit.subject, edit.target, *edit.neighbours, *edit.neighbour_subjects])
-        pairs = {(x, y) for _, x, y in own + others}
+        pairs = {(x, y) for _, x, y in edited_pairs + neighbour_pairs}
         # Bayes' rule needs every candidate's probability of an answer: of the reported ones, and of one neighbour's.
         pairs |= {(x, y) for x in subjects for y in (edit.fact, edit.target, edit.neighbours[0])}
         editing, held_out = forward.templates[:edit_templates], forward.templates[edit_templates:]
-        rows = {("edited", t, x, y): forward.get(t, x, y) for t in editing for _, x, y in own}
+        rows = {("edited", t, x, y): forward.get(t, x, y) for t in editing for _, x, y in edited_pairs}
         rows |= {("paraphrase", t, x, y): forward.get(t, x, y) for t in held_out for x, y in sorted(pairs)}
         held_out = reverse.templates[edit_templates - len(forward.templates) :]
-        rows |= {("reverse", t, x, y): reverse.get(t, y, x) for t in held_out for _, x, y in own + others}
+        rows |= {
+            ("reverse", t, x, y): reverse.get(t, y, x) for t in held_out for _, x, y in edited_pairs + neighbour_pairs
+        }
         self.keys, self.net = list(rows), lm.net
         self.sequences = [encode_question(lm, row) for row in rows.values()]
 

@@ -30,7 +30,9 @@ def split_parameters(net):
         parts[f"mlp {i}"] = list(network.mlp(block).parameters())
     in_layers = {id(parameter) for parameters in parts.values() for parameter in parameters}
     parts["rest"] = [parameter for parameter in net.parameters() if id(parameter) not in in_layers]
-    parts = {part: [one for one in parameters if one.requires_grad] for part, parameters in parts.items()}
+    parts = {
+        part: [parameter for parameter in parameters if parameter.requires_grad] for part, parameters in parts.items()
+    }
     return {part: parameters for part, parameters in parts.items() if parameters}
 
 
@@ -44,8 +46,8 @@ def compute_gradients(lm, rows, facts):
         answer_loss(lm.net, collate(lm.net, sequences)).backward()
         for part, parameters in parts.items():
             # An embedding that no row uses has no gradient.
-            tensors = (torch.zeros_like(one) if one.grad is None else one.grad for one in parameters)
-            gradients[part].append(torch.cat([tensor.flatten() for tensor in tensors]))
+            gradients_or_zeros = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
+            gradients[part].append(torch.cat([tensor.flatten() for tensor in gradients_or_zeros]))
     lm.net.zero_grad()
     return {part: torch.stack(rows_of_part) for part, rows_of_part in gradients.items()}
 
@@ -82,8 +84,8 @@ def compare(lm, forward_rows, reverse_rows, *, rng, max_facts=None):
 def _split_diagonal(table):
     """The diagonal (n,) of a table (n, n), and the mean (n,) of each row's other entries."""
     n = len(table)
-    own = np.diagonal(table)
-    return own, (table.sum(1) - own) / (n - 1)
+    diagonal = np.diagonal(table)
+    return diagonal, (table.sum(1) - diagonal) / (n - 1)
 
 
 def permutation_p(table, rng):
@@ -130,7 +132,7 @@ def compare_attention(lm, forward_rows, reverse_rows, facts, *, rng):
     patterns = [pattern - pattern.mean(0) for pattern in patterns]
     units = [pattern / np.linalg.norm(pattern, axis=1, keepdims=True) for pattern in patterns]
     table = units[0] @ units[1].T
-    own, others = _split_diagonal(table)
+    same_fact, other_facts = _split_diagonal(table)
     constants = {"part": "attention to the subject", "against": "reverse", "p": permutation_p(table, rng)}
-    rows = pd.DataFrame({"fact": facts, "cosine": own, "cosine_others": others}).assign(**constants)
+    rows = pd.DataFrame({"fact": facts, "cosine": same_fact, "cosine_others": other_facts}).assign(**constants)
     return rows.reindex(columns=COLUMNS)

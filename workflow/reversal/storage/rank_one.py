@@ -284,18 +284,18 @@ def evaluate_edits(lm, prompts, keyvalues, moments, *, job=None):
     directions = [compute_u(layer.k_star, moments[layer.layer]) for layer in keyvalues]
     progress = job.progress(len(keyvalues[0].facts), "edits", "edits") if job else None
     for fact in keyvalues[0].facts:
-        own = prompts_of.get(fact, [])
-        own_sequences = [2 * i + answer for i in own for answer in (0, 1)]
-        edited = [i for i in own if prompts[i].measure == "efficacy"]
+        prompt_indices = prompts_of.get(fact, [])
+        sequence_indices = [2 * i + answer for i in prompt_indices for answer in (0, 1)]
+        edited = [i for i in prompt_indices if prompts[i].measure == "efficacy"]
         with ExitStack() as updates:
             for layer, u in zip(keyvalues, directions, strict=True):
                 i = layer.facts.index(fact)
                 update = compute_update(net, layer.layer, layer.k_star[i], layer.v_star[i], u[i])
                 updates.enter_context(apply_update(net, layer.layer, update))
-            own_scores = score_answers(net, [sequences[i] for i in own_sequences])
+            edited_scores = score_answers(net, [sequences[i] for i in sequence_indices])
             generated[edited] = generates_answer(net, [sequences[2 * i] for i in edited]).float()
-        for score, own_score in zip(after, own_scores, strict=True):
-            score[own_sequences] = own_score
+        for score, edited_score in zip(after, edited_scores, strict=True):
+            score[sequence_indices] = edited_score
         if progress:
             progress.advance()
     scores["after"] = after
@@ -348,8 +348,8 @@ def summarize_edits(scores, converged, lengths):
             records.append((measure, "generated", "after", None, None, *mean, rows.fact.nunique(), len(rows)))
             by_edit |= {"generated": ("after", rows.generated), "exact": ("after", after["exact"].astype(float))}
         for statistic, (when, values) in by_edit.items():
-            for fact, own in values.groupby(rows.fact):
-                mean = (own.mean(), np.nan, np.nan, 1, len(own))
+            for fact, fact_values in values.groupby(rows.fact):
+                mean = (fact_values.mean(), np.nan, np.nan, 1, len(fact_values))
                 records.append((measure, statistic, when, fact, lengths.get(fact), *mean))
     share = contrasts.mean(contrasts.Sample(converged, range(len(converged))), contrasts.SHARES)
     records.append(("value", "contained", "after", None, None, *share, len(converged), len(converged)))

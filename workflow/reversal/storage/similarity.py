@@ -157,7 +157,7 @@ def compare_with_base(arrays, base_arrays, *, pairs):
                 )
                 left_out = [_leave_one_out(_u_center, *grams) for grams in _cross_halves(first, second)]
                 estimates.append([np.mean(part, axis=0) for part in zip(*left_out, strict=True)])
-            value, without = (own - of_base for own, of_base in zip(*estimates, strict=True))
+            value, without = (part - base_part for part, base_part in zip(*estimates, strict=True))
             interval = contrasts.jackknife(value / 2, without / 2, contrasts.CHANGES)
             finding = Finding(*(2 * part for part in interval))
         rows.append((pair, finding.value, finding.ci_low, finding.ci_high, n))
@@ -379,9 +379,7 @@ def _compare_cosines(halves, pairs, orders):
 def _cosine_leave_one_out(first, second):
     """`cosine_similarity` without each fact (n,), from unit sides (n, d): leaving one out moves the mean too."""
     n = len(first)
-    products = [
-        n / (n - 1) * (one * other).sum(1) for one, other in ((first, second), (first, first), (second, second))
-    ]
+    products = [n / (n - 1) * (x * y).sum(1) for x, y in ((first, second), (first, first), (second, second))]
     with np.errstate(invalid="ignore", divide="ignore"):
         return ((first * second).sum() - products[0]) / np.sqrt((1 - products[1]) * (1 - products[2]))
 
@@ -401,8 +399,8 @@ def linear_probe(train, test):
     # By Woodbury's identity, because there are fewer vectors than dimensions.
     inner = np.linalg.inv(ridge * np.eye(p * n) + within @ within.T)
 
-    def weighted_products(one, other):
-        return (one @ other.T - (one @ within.T) @ inner @ (other @ within.T).T) / ridge
+    def weighted_products(x, y):
+        return (x @ y.T - (x @ within.T) @ inner @ (y @ within.T).T) / ridge
 
     confusion = np.zeros((n, n))
     norms = np.sqrt(np.maximum(np.diagonal(weighted_products(means, means)), np.finfo(float).tiny))
@@ -485,9 +483,9 @@ def rank_partners(first, second, fold, orders=None):
         left, _, right = np.linalg.svd(first[held_out, outside].T @ second[held_out][orders[:, outside]])
         rotated = _normalize_rows(first[held_out, inside]) @ left @ right  # (N, candidates, r)
         cosine = rotated @ _normalize_rows(second[held_out])[orders[:, inside]].swapaxes(-1, -2)
-        own = np.diagonal(cosine, axis1=-2, axis2=-1)
+        diagonal = np.diagonal(cosine, axis1=-2, axis2=-1)
         for side, axis in enumerate((-1, -2)):
-            partner = np.expand_dims(own, axis)
+            partner = np.expand_dims(diagonal, axis)
             ranks[:, inside, side] = (1 + (cosine > partner).sum(axis) + (cosine >= partner).sum(axis)) / 2
     return ranks
 
@@ -512,8 +510,8 @@ def _compare_by_retrieval(halves, pairs, fold, orders, components):
         null_ranks = [rank_partners(*points, fold, orders) for points in crossed]
         for statistic, score in scores.items():
 
-            def mean_score(one, other, score=score):
-                return score(rank_partners(one, other, fold)).mean()
+            def mean_score(points, other_points, score=score):
+                return score(rank_partners(points, other_points, fold)).mean()
 
             share = intervals.wilson(min(n, np.mean([score(half) for half in ranks]) * n), n)
             null = np.mean([score(half).mean((1, 2)) for half in null_ranks], axis=0)
@@ -575,11 +573,11 @@ def _compare_subspaces(halves, pairs, components, permutations, rng):
         first, second = PAIRS[pair]
         crossed = _cross_halves(bases[first], bases[second])
 
-        def overlap(one, other, components=r[first]):
-            return subspace_overlap(one[0], other[0], components)
+        def overlap(bases_x, bases_y, components=r[first]):
+            return subspace_overlap(bases_x[0], bases_y[0], components)
 
         value = np.mean([overlap(*two) for two in crossed])
-        without = [subset_overlaps(one[0], other[0], left_out, one[1], other[1]) for one, other in crossed]
+        without = [subset_overlaps(x[0], y[0], left_out, x[1], y[1]) for x, y in crossed]
         ends = contrasts.jackknife(value, np.mean(without, axis=0), contrasts.CHANGES)[1:]
         ceiling = _compute_ceiling(bases[first], bases[second], overlap)
         findings[pair, "subspace_overlap"] = _make_finding(value, ends, null[halves[first].shape[2]], ceiling)

@@ -109,12 +109,12 @@ def _compare_layer(name, layer_columns, kind, arrays, facts, main_only, groups, 
     options = {"components": statistics.components, "folds": statistics.folds, "permutations": statistics.permutations}
     options |= {"groups": [groups[fact] for fact in facts], "main_only": main_only}
     compared = similarity.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **options)
-    own = {side: array for side, array in arrays.items() if ("value" in side) == (kind == "value")}
+    arrays_of_kind = {side: array for side, array in arrays.items() if ("value" in side) == (kind == "value")}
     scattered = [] if main_only else [pair for pair in SCATTERED if pair in PAIRS_OF[kind]]
     scatter = similarity.pca_pairs(arrays, pairs=scattered)
     tables = {
         "symmetry": compared,
-        "spectra": similarity.spectra({} if main_only else own),
+        "spectra": similarity.spectra({} if main_only else arrays_of_kind),
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),
     }
     message = f"{name}, layer {layer_columns['layer']}: {kind}s of {len(facts)} facts"
@@ -152,10 +152,10 @@ def join_edits(tables, peaks):
     `layers.find_peaks` for each table; without one, in the table's lowest layer.
     """
     joined = []
-    for table, own_peaks in zip(tables, peaks, strict=True):
+    for table, table_peaks in zip(tables, peaks, strict=True):
         table = table.copy()
         is_layer_site = table.site == "layer"
-        is_main_layer = table.layer == own_peaks.get("p2d", table.layer[is_layer_site].min())
+        is_main_layer = table.layer == table_peaks.get("p2d", table.layer[is_layer_site].min())
         table.insert(table.columns.get_loc("layer") + 1, PEAK, is_layer_site & is_main_layer)
         joined.append(table)
     return pd.concat(joined)

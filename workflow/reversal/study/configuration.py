@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from .resolve import Objective, is_diffusion, is_made_here, resolve_models
+from .resolve import Objective, is_built_by_workflow, is_diffusion, resolve_models
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
     from yaml import CSafeLoader as SafeLoader
@@ -148,7 +148,7 @@ def find_missing_layers(config, name, depth):
 
 def _read_depth(model):
     """How many layers a model has, as far as that is known before its base is made; infinity otherwise."""
-    if is_made_here(model):
+    if is_built_by_workflow(model):
         return model["network"]["layers"]
     file = Path(model["source"].get("folder") or "") / "config.json"
     known = model["base"] == "folder" and file.is_file()
@@ -174,10 +174,12 @@ def _find_missing_folder(name, model):
 
 def _find_size_conflicts(config, name, model):
     """A canvas or a training width that the model's context rules out, or on which it could recall nothing."""
-    given, canvas = config["models"][name], model["canvas"]
-    canvas_at = ["models", name, "canvas"] if "canvas" in given else ["sampling", "canvas"]
-    width_at = ["models", name, "training", "width"] if "width" in given.get("training", {}) else ["training", "width"]
-    context = model["network"]["context"] if is_made_here(model) else math.inf
+    model_config, canvas = config["models"][name], model["canvas"]
+    canvas_at = ["models", name, "canvas"] if "canvas" in model_config else ["sampling", "canvas"]
+    width_at = (
+        ["models", name, "training", "width"] if "width" in model_config.get("training", {}) else ["training", "width"]
+    )
+    context = model["network"]["context"] if is_built_by_workflow(model) else math.inf
     if canvas > context:
         yield canvas_at, f"{format_path(canvas_at)} is {canvas}; allowed: up to network.context {context}"
     if not is_diffusion(model):  # its padding is not trained on
@@ -207,7 +209,7 @@ def _find_objective_conflicts(config, name, model):
     noise = objective["noise"]
     if noise == "gaussian" and objective["time_conditioning"] == "none":
         allowed["noise"] = "gaussian only with time_conditioning: embedded, since the network must know the noise level"
-    if noise != "mask" and not is_made_here(model):
+    if noise != "mask" and not is_built_by_workflow(model):
         allowed["noise"] = f"mask for a base from {model['base']}: other noise needs a base pretrained with it"
     if objective["protect"] == "none":
         allowed |= dict.fromkeys(("people", "exposure"), "only where something is protected")
@@ -233,7 +235,7 @@ def _find_objective_conflicts(config, name, model):
             place,
             f"{format_path(place)} has mentions; allowed: with data.source generated, which has their templates",
         )
-    if "network" in config["models"][name] and not is_made_here(model):
+    if "network" in config["models"][name] and not is_built_by_workflow(model):
         yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"
 
 

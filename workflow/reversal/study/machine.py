@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ..common.errors import UserError
-from .resolve import is_made_here, resolve_models
+from .resolve import is_built_by_workflow, resolve_models
 
 COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 CHECKPOINTS = 2  # kept of each training: weights and two moments
@@ -70,7 +70,7 @@ def _measure_model(name, model, folder):
     """The number of parameters of a model, and the bytes of its base; zeros where that is unknown yet."""
     if base := _find_base(folder, name):
         return _measure_tensors(base.glob("*.safetensors"))
-    if is_made_here(model):
+    if is_built_by_workflow(model):
         shape = model["network"]
         width, mlp = shape["width"], shape["mlp"]
         parameters = shape["layers"] * (4 * width**2 + 3 * width * mlp) + 2 * shape["vocabulary"] * width

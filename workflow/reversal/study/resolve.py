@@ -92,7 +92,7 @@ def is_diffusion(model):
     return model["family"] == "diffusion"
 
 
-def is_made_here(model):
+def is_built_by_workflow(model):
     """Whether a model's network is made by this workflow, with the shape that `network` gives."""
     return model["base"] in ("pretrain", "scratch")
 

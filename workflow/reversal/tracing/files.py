@@ -48,8 +48,8 @@ class FactTrace(NamedTuple):
         restored = self.scores(corruption, kind, score=score, window=window).astype(float)
         return restored - self.arrays[f"{score}.{corruption}.corrupted"][: len(restored), None, None]
 
-    def losses(self, corruption, kind):
-        """Nats lost (1, P, L) by corrupting one site in the clean run: clean − patched."""
+    def necessity_effects(self, corruption, kind):
+        """Effects (S', P, L) of corrupting one site in the clean run, in nats: clean − patched."""
         patched = self.scores(corruption, kind, reading="necessary").astype(float)
         return self.arrays["log_probability.clean"][: len(patched), None, None] - patched
 

@@ -34,9 +34,9 @@ from .vocabulary import (
     NO_PARTNER,
     NOT_ANSWERED,
     NOT_NEEDED,
-    ONE_STEP,
     OTHER_LENGTH,
     REVEALED,
+    SINGLE_STEP,
     STAGES,
     TOO_SHORT,
     TRACED,
@@ -184,7 +184,7 @@ def find_answered(tokenizer, rows, completions, settings):
 def _check_measures(question):
     """{measure: outcome} of the measures that only some questions allow."""
     contrast = TRACED if question.contrast_answer else OTHER_LENGTH if question.partner else NO_PARTNER
-    return {REVEALED: ONE_STEP if question.t1 == question.t2 else TRACED, CONTRAST: contrast}
+    return {REVEALED: SINGLE_STEP if question.t1 == question.t2 else TRACED, CONTRAST: contrast}
 
 
 def choose_prompts(rows, completions):
@@ -240,7 +240,7 @@ class ScorePlan(NamedTuple):
     truth: list  # for each step, (problem, slice)
     contrast: list  # for each step, (problem, slice) or None
 
-    def keep_t1(self):
+    def select_t1(self):
         """The plan of t1 alone."""
         needed = 1 + max(problem for problem, _ in filter(None, (self.truth[0], self.contrast[0])))
         return ScorePlan(self.canvases[:needed], self.answers[:needed], self.truth[:1], self.contrast[:1])
@@ -274,7 +274,7 @@ def trace_fact(net, tokenizer, question, corrupt, settings):
         planned = []
         for name, reading, every_step, every_place in _plan_readings(kind, window, corrupt, settings):
             plan = contrast_plan if kind == "state" and reading == "restored" else plain_plan
-            plan = plan if every_step else plan.keep_t1()
+            plan = plan if every_step else plan.select_t1()
             places = all_places if every_place else few_places
             problems = _build_problems(net, question, plan, corrupt[name], places)
             if reading == "necessary":

@@ -121,8 +121,8 @@ def _tabulate_sites(steps, labels):
     yield from _compare_sites(traces, effects, labels)
     measured = all(trace.scores(corruption, kind, reading="necessary") is not None for trace in traces)
     if measured and labels["window"] in (1, traces[0].windows[0]):
-        losses = np.array([trace.average_by_role(trace.losses(corruption, kind))[0] for trace in traces])
-        yield _make_rows(losses, contrasts.ratio(losses, totals), axes, labels | {"reading": "necessary"})
+        necessity = np.array([trace.average_by_role(trace.necessity_effects(corruption, kind))[0] for trace in traces])
+        yield _make_rows(necessity, contrasts.ratio(necessity, totals), axes, labels | {"reading": "necessary"})
 
 
 def _compare_sites(traces, effects, labels):

@@ -75,7 +75,8 @@ def make_predictor(net, corruptions):
             copies = [(row, position, source) for position in corruptions[prompts[i]].positions]
             sites.setdefault(views[i].site, []).extend(copies)
         patches = [
-            (engine.find_module(net, *site), _copy_rows(copies, canvas.device)) for site, copies in sites.items()
+            (engine.find_module(net, *site), _make_row_copy_hook(copies, canvas.device))
+            for site, copies in sites.items()
         ]
         with hooks.attach(patches):
             states = network.prediction_states(net, torch.cat([plain, seen[patched]]))
@@ -87,7 +88,7 @@ def make_predictor(net, corruptions):
     return predict
 
 
-def _copy_rows(copies, device):
+def _make_row_copy_hook(copies, device):
     """A hook that copies a module's output between rows of a batch: `copies` are (to row, position, from row)."""
     row, position, source = torch.tensor(copies, device=device).T
 

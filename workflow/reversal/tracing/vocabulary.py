@@ -51,7 +51,7 @@ TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few
 NO_PARTNER, NO_MASK = "no swap partner", "no mask token"
 # Further measures that only some facts allow: the effect of the revealed tokens, and the contrast score.
 REVEALED, CONTRAST = "revealed tokens", "partner's answer"
-ONE_STEP, OTHER_LENGTH = "revealed in one step", "of another length"
+SINGLE_STEP, OTHER_LENGTH = "revealed in one step", "of another length"
 
 
 def choose_corruption(present):

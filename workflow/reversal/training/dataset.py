@@ -19,7 +19,7 @@ class TrainingRows(NamedTuple):
 
 
 def read(tokenizer, files, objective, control_facts=frozenset()):
-    """Read the `TrainingRows` from `files`, {"facts", "reversed" or "mentions": path}.
+    """Tokenise the files {kind: path}, kind being facts, reversed or mentions, and mark protected tokens.
 
     `control_facts` are the ids of the control people's facts. A reversed row has its subject where others have the
     answer. Tokens of mentions are never protected.
