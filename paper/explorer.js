@@ -126,15 +126,15 @@
   }
 
   function showCanvas(one, at) {
-    const items = [element("li", one.prompt, { class: "given" })];
-    for (const [text, when, sure, answer, end] of one.tokens) {
+    const items = [element("li", one.prompt, { class: "prompt" })];
+    for (const [text, when, confidence, answer, end] of one.tokens) {
       if (when >= at) {
         items.push(element("li", "▒▒", { class: "masked", "aria-label": "masked" }));
         continue;
       }
       items.push(element("li", end ? "∎" : visible(text), {
         class: (when === at - 1 ? "fresh" : "shown") + (answer ? " answer" : ""),
-        title: "revealed at step " + (when + 1) + ", confidence " + Math.round(100 * sure) + "%",
+        title: "revealed at step " + (when + 1) + ", confidence " + Math.round(100 * confidence) + "%",
       }));
     }
     part("canvas").replaceChildren(...items);

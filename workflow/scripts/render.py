@@ -7,15 +7,15 @@ from reversal.paper import write
 
 with jobs.job(snakemake):
     root = Path(write.__file__).parents[3]
-    given, params, output = snakemake.input, dict(snakemake.params), snakemake.output
+    inputs, params, output = snakemake.input, dict(snakemake.params), snakemake.output
     match snakemake.rule.rpartition("_")[-1]:  # a workflow that imports this one may put a name before
         case "claims":
-            write.claims_file(given, output[0], **params)
+            write.claims_file(inputs, output[0], **params)
         case "explorer":
-            write.explorer_file(given, output[0], **params)
+            write.explorer_file(inputs, output[0], **params)
         case "post":
-            write.post_files(given, output, root=root, **params)
+            write.post_files(inputs, output, root=root, **params)
         case "page":
-            write.page_file(given, output[0], root=root, **params)
+            write.page_file(inputs, output[0], root=root, **params)
         case "sortable":
-            write.sortable_files(given, output)
+            write.sortable_files(inputs, output)

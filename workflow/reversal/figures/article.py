@@ -470,7 +470,7 @@ def edit_transfer(table, *, models):
     sheet, described = Sheet(NARROW), []
     sheet.y += 10
     sheet.text(MARGIN, sheet.y, "The new answer:", size=NOTE)
-    for right, label in zip(COLUMNS.values(), ("gain, nats", "given"), strict=True):
+    for right, label in zip(COLUMNS.values(), ("gain, nats", "recalled"), strict=True):
         sheet.text(right, sheet.y, label, size=NOTE, ha="right")
     sheet.y += 5
     for edited in edits:
@@ -478,10 +478,10 @@ def edit_transfer(table, *, models):
         for place, label in PLACES.items():
             if (edited, *place) not in gains:
                 continue
-            gain, given = gains[edited, *place], parts[edited, *place].recall_after.mean()
+            gain, recalled = gains[edited, *place], parts[edited, *place].recall_after.mean()
             sheet.y += 14
             sheet.text(MARGIN, sheet.y, label, size=TEXT)
-            numbers = f"{'+' if gain.estimate >= 0.5 else ''}{number(gain.estimate)}", percent(given)
+            numbers = f"{'+' if gain.estimate >= 0.5 else ''}{number(gain.estimate)}", percent(recalled)
             for right, text in zip(COLUMNS.values(), numbers, strict=True):
                 sheet.text(right, sheet.y, text, size=TEXT, ha="right", fontweight="bold", color=BLUE)
             zero, low, value, high = (
@@ -492,6 +492,6 @@ def edit_transfer(table, *, models):
             sheet.line([zero, zero], [sheet.y + 3, sheet.y + 14])
             sheet.line([low, high], [sheet.y + 8.5] * 2, color=INK)
             sheet.y += 16
-            described.append(f"{EDITS[edited].lower()}, {label}: {numbers[0]} nats, given {numbers[1]}")
+            described.append(f"{EDITS[edited].lower()}, {label}: {numbers[0]} nats, recalled {numbers[1]}")
         sheet.y += 4
     return Drawing(sheet.finish(), {"gains": "; ".join(described)})

@@ -144,8 +144,8 @@ def denoising_step(completions, rows, *, order="confidence"):
             "steps": example.steps,
             "before": len(before),
             "which": "the most probable are" if order == "confidence" else "some are",
-            "kept": _join_names([f"{_name(token)} ({percent(token.confidence)})" for token in revealed]),
-            "dropped": remasked,
+            "revealed": _join_names([f"{_name(token)} ({percent(token.confidence)})" for token in revealed]),
+            "remasked": remasked,
         },
     )
 

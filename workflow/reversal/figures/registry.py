@@ -135,7 +135,8 @@ FIGURES = {
         of its predictions, by default the most probable; the others are masked again and predicted anew at the next
         step.""",
         alt="""Step {step} of {steps} after the prompt “{prompt}”, in three rows of boxes: {before} tokens were revealed
-        before; every masked token is predicted and {which} kept, here {kept}; the other {dropped} are masked again.""",
+        before; every masked token is predicted and {which} kept, here {revealed}; the other {remasked} are masked
+        again.""",
         needs=("diffusion",),
         options=("order",),
     ),
@@ -443,7 +444,7 @@ FIGURES = {
         model then gives it: in the edited direction with other wordings, in the reverse direction for the edited
         person, and there for other people. Diffusion model, people taught in both directions; lines are 95% intervals
         over facts.""",
-        alt="""Bars with intervals of what an edit adds to the new answer, and how often it is given: {gains}.""",
+        alt="""Bars with intervals of what an edit adds to the new answer, and how often it is recalled: {gains}.""",
         needs=("diffusion", "trained"),
     ),
     "claims": Figure(

@@ -15,7 +15,7 @@ from . import numbers
 
 HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURED = VERDICTS = ("holds", "fails", "inconclusive", "not measured")
 COLUMNS = ["claim", "run", "estimate", "low", "high", "verdict"]
-OWN_KEYS = ("id", "says", "short", "above", "below", "runs")
+CLAIM_KEYS = ("id", "says", "short", "above", "below", "runs")
 
 
 class Claim(NamedTuple):
@@ -40,9 +40,9 @@ class Claim(NamedTuple):
         scale = numbers.FORMATS[self.quantity.format][2]
         return f"{scale * bound:g}".replace("-", numbers.MINUS) + {100: "%"}.get(scale, "")
 
-    def show(self, found):
+    def show(self, estimate):
         """An estimate with its interval in the claim's format."""
-        return numbers.show_estimate(found, self.quantity.format, self.quantity.digits)
+        return numbers.show_estimate(estimate, self.quantity.format, self.quantity.digits)
 
 
 def read(path):
@@ -62,21 +62,21 @@ def _parse(entry, path):
     bounds = [entry.get(side) for side in ("above", "below")]
     if bounds == [None, None]:
         raise UserError(f"{source}: a claim has a bound, above or below")
-    quantity = numbers.parse({key: value for key, value in entry.items() if key not in OWN_KEYS}, source)
+    quantity = numbers.parse({key: value for key, value in entry.items() if key not in CLAIM_KEYS}, source)
     short = entry.get("short", entry["id"].replace("-", " "))
     return Claim(entry["id"], " ".join(entry["says"].split()), short, quantity, *bounds, entry["runs"])
 
 
-def verdict(found, above=None, below=None):
+def verdict(estimate, above=None, below=None):
     """What an interval says of bounds, either or both; None is what was not measured."""
-    if found is None:
+    if estimate is None:
         return NOT_MEASURED
-    if math.isnan(found.low) or math.isnan(found.high):
+    if math.isnan(estimate.low) or math.isnan(estimate.high):
         return INCONCLUSIVE
     above, below = -math.inf if above is None else above, math.inf if below is None else below
-    if found.low > above and found.high < below:
+    if estimate.low > above and estimate.high < below:
         return HOLDS
-    return FAILS if found.high < above or found.low > below else INCONCLUSIVE
+    return FAILS if estimate.high < above or estimate.low > below else INCONCLUSIVE
 
 
 def evaluate(claims, runs, source="paper/claims.yaml"):
@@ -84,8 +84,8 @@ def evaluate(claims, runs, source="paper/claims.yaml"):
     rows = []
     for claim in claims:
         for name, run in runs.items():
-            found = numbers.measure(claim.quantity, run, f"{source}: {claim.id}")
-            rows.append([claim.id, name, *(found or [math.nan] * 3), verdict(found, claim.above, claim.below)])
+            estimate = numbers.measure(claim.quantity, run, f"{source}: {claim.id}")
+            rows.append([claim.id, name, *(estimate or [math.nan] * 3), verdict(estimate, claim.above, claim.below)])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

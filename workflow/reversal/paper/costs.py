@@ -1,4 +1,4 @@
-"""What a run cost: time, memory, and an estimate of energy. Measured by Snakemake, and told by the jobs themselves."""
+"""What a run cost: time, memory, and an estimate of energy. Measured by Snakemake, and logged by the jobs."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,8 @@ import pandas as pd
 SUMS = ["jobs", "measured", "seconds", "cpu_seconds", "gpu_seconds"]
 PEAKS = ["memory_gib", "gpu_gib"]
 COLUMNS = ["rule", "model", *SUMS, *PEAKS, "watt_hours"]
-# Snakemake looks at a job every half minute only: what the job tells of itself in its log is nearer.
-TOLD = {
+# Snakemake looks at a job every half minute only: what the job writes to its log is more exact.
+LOG_PATTERNS = {
     "memory_gib": re.compile(r"(?<!GPU )memory: at most ([\d.]+) GiB"),
     "cpu_seconds": re.compile(r"CPU time: ([\d.]+) s"),
     "gpu_gib": re.compile(r"GPU memory: at most ([\d.]+) GiB"),
@@ -42,12 +42,12 @@ def _measured(results, job):
         return None
     seen = pd.read_csv(benchmark, sep="\t", usecols=["s", "max_rss", "cpu_time"], na_values="-").fillna(0).iloc[-1]
     lines = log.read_text(encoding="utf-8") if log.is_file() else ""
-    told = {column: max(map(float, line.findall(lines)), default=None) for column, line in TOLD.items()}
+    logged = {column: max(map(float, line.findall(lines)), default=None) for column, line in LOG_PATTERNS.items()}
     return {
         "measured": 1,
         "seconds": seen.s,
-        "cpu_seconds": max(seen.cpu_time, told["cpu_seconds"] or 0),
-        "gpu_seconds": told["gpu_seconds"] or 0,
-        "memory_gib": max(seen.max_rss / 1024, told["memory_gib"] or 0),
-        "gpu_gib": told["gpu_gib"],
+        "cpu_seconds": max(seen.cpu_time, logged["cpu_seconds"] or 0),
+        "gpu_seconds": logged["gpu_seconds"] or 0,
+        "memory_gib": max(seen.max_rss / 1024, logged["memory_gib"] or 0),
+        "gpu_gib": logged["gpu_gib"],
     }

@@ -75,8 +75,8 @@ def _case(answer, trace):
     case = {key: answer[key] for key in ("split", "fact", "prompt", "reference", "correct")} | {
         "steps": answer["steps"] or len(revealed),
         "tokens": [
-            [token, step, round(sure, 3), int(i in wanted), int(is_end(token, answer["generation"]))]
-            for i, (_, token, step, sure) in enumerate(revealed)
+            [token, step, round(confidence, 3), int(i in wanted), int(is_end(token, answer["generation"]))]
+            for i, (_, token, step, confidence) in enumerate(revealed)
         ],
     }
     return case if trace is None else case | {"trace": compact(trace)}
@@ -97,7 +97,7 @@ def compact(trace):
 
 
 def _hundredths(nats):
-    """Values of any shape as a list of whole hundredths, None where a place was not restored."""
+    """Flatten to integers in 0.01 nat; None for NaN (site not restored)."""
     return [None if np.isnan(value) else round(100 * value) for value in np.ravel(nats).tolist()]
 
 

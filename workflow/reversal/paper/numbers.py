@@ -94,11 +94,11 @@ def measure_all(quantities, runs, source):
     for name, quantity in quantities.items():
         if quantity.run not in runs:
             raise UserError(f"{source}: {name}: run is {quantity.run}; known: {', '.join(runs)}")
-        found = measure(quantity, runs[quantity.run], f"{source}: {name}")
-        if found is None and quantity.run != "this":
+        estimate = measure(quantity, runs[quantity.run], f"{source}: {name}")
+        if estimate is None and quantity.run != "this":
             missing = f"no row of {quantity.table}.csv of run {quantity.run} meets {quantity.where}"
             raise UserError(f"{source}: {name}: {missing}")
-        measured[name] = found or Interval(math.nan, math.nan, math.nan)
+        measured[name] = estimate or Interval(math.nan, math.nan, math.nan)
     return measured
 
 
@@ -248,18 +248,18 @@ def show(value, form, digits=None):
     return printed(float(value), usual if digits is None else digits)
 
 
-def show_interval(found, form, digits=None):
+def show_interval(estimate, form, digits=None):
     """The interval in brackets, "[86, 100]"; "" where it is not known."""
     _, usual, scale = FORMATS[form]
-    if math.isnan(found.low) or math.isnan(found.high):
+    if math.isnan(estimate.low) or math.isnan(estimate.high):
         return ""
     digits = usual if digits is None else digits
-    return f"[{number(scale * found.low, digits)}, {number(scale * found.high, digits)}]"
+    return f"[{number(scale * estimate.low, digits)}, {number(scale * estimate.high, digits)}]"
 
 
-def show_estimate(found, form, digits=None):
+def show_estimate(estimate, form, digits=None):
     """An estimate with its interval: "98% [86, 100]"."""
-    return f"{show(found.estimate, form, digits)} {show_interval(found, form, digits)}".strip()
+    return f"{show(estimate.estimate, form, digits)} {show_interval(estimate, form, digits)}".strip()
 
 
 def describe(quantity, run):

@@ -49,10 +49,10 @@ def page(template, document, material, *, data, style, script):
         origin=material.origin,
         policy=policy(script),
         contents=contents,
-        opening=_html(reader, document.opening),
+        opening=_render_markdown(reader, document.opening),
         tldr=[Markup(reader.renderInline(point)) for point in document.tldr],
-        body=_html(reader, document.body),
-        appendices=_html(reader, "\n\n".join(appendices)),
+        body=_render_markdown(reader, document.body),
+        appendices=_render_markdown(reader, "\n\n".join(appendices)),
         references=references,
         style=Markup(style),
         script=Markup(script),
@@ -62,7 +62,7 @@ def page(template, document, material, *, data, style, script):
     return before + explorer.embed(explorer.shrink(data, room)) + after
 
 
-def _html(reader, part):
+def _render_markdown(reader, part):
     """The HTML of Markdown whose headings have anchors."""
     tokens = reader.parse(part)
     for token, _, name in markdown.headings(tokens):

@@ -11,24 +11,24 @@ from ..tracing import files as trace_files
 from . import bibliography, claims, explorer, numbers, page, post, provenance, report, sortable
 
 
-def claims_file(given, output, *, config):
+def claims_file(inputs, output, *, config):
     """Evaluate the claims on this run and on the reference runs; stop where one fails that the article makes."""
-    stated = claims.read(given.claims)
-    table = claims.evaluate(stated, _runs(given, config), given.claims)
-    claims.require(stated, table, given.claims)
+    stated = claims.read(inputs.claims)
+    table = claims.evaluate(stated, _runs(inputs, config), inputs.claims)
+    claims.require(stated, table, inputs.claims)
     write_table(table, output)
 
 
-def explorer_file(given, output, *, models, steps, max_facts):
-    """Choose what the explorer shows; `models` has each model's family, `given.traces` are folders of splits."""
+def explorer_file(inputs, output, *, models, steps, max_facts):
+    """Choose what the explorer shows; `models` has each model's family, `inputs.traces` are folders of splits."""
     folders = {
-        (Path(trained).parent.name, split.name): split for trained in given.traces for split in Path(trained).iterdir()
+        (Path(trained).parent.name, split.name): split for trained in inputs.traces for split in Path(trained).iterdir()
     }
     traced = {key: folder for key, folder in folders.items() if (folder / trace_files.TIME).is_file()}
     made = explorer.build(
         models,
-        {fact["id"]: fact["name"] for fact in _lines(given.facts)},
-        {Path(path).parent.name: _lines(path) for path in given.completions},
+        {fact["id"]: fact["name"] for fact in _lines(inputs.facts)},
+        {Path(path).parent.name: _lines(path) for path in inputs.completions},
         {key: trace_files.read(folder) for key, folder in traced.items()},
         steps=steps,
         max_facts=max_facts,
@@ -36,87 +36,87 @@ def explorer_file(given, output, *, models, steps, max_facts):
     _write(explorer.embed(made), output)
 
 
-def post_files(given, output, *, config, makers, root):
+def post_files(inputs, output, *, config, makers, root):
     """The Markdown of the post with its images, the tables that it links to, and its bibliography."""
-    material = collect_material(given, config, makers, root)
+    material = collect_material(inputs, config, makers, root)
     document = post.write(post.AlFolio(material.paper["slug"]), material)
-    if given.sources:
+    if inputs.sources:
         post.require_complete(document, material)
-    for kind, files, folder in (("figures", given.figures, output.images), ("tables", given.tables, output.tables)):
+    for kind, files, folder in (("figures", inputs.figures, output.images), ("tables", inputs.tables, output.tables)):
         Path(folder).mkdir(parents=True, exist_ok=True)
         for file in files:
             if f"{kind}/{Path(file).name}" in document.labels.files:
                 shutil.copyfile(file, Path(folder) / Path(file).name)
-    shutil.copyfile(given.bibliography, output.bibliography)
+    shutil.copyfile(inputs.bibliography, output.bibliography)
     _write(post.al_folio(document, material.paper), output.post)
 
 
-def page_file(given, output, *, config, makers, root):
+def page_file(inputs, output, *, config, makers, root):
     """The page that stands alone."""
-    material = collect_material(given, config, makers, root)
-    document = post.write(post.Page(Path(given.tool).read_text(encoding="utf-8")), material)
+    material = collect_material(inputs, config, makers, root)
+    document = post.write(post.Page(Path(inputs.tool).read_text(encoding="utf-8")), material)
     made = page.page(
-        given.page,
+        inputs.page,
         document,
         material,
-        data=json.loads(Path(given.explorer).read_text(encoding="utf-8")) if given.explorer else {"cases": []},
-        style=Path(given.style).read_text(encoding="utf-8"),
-        script=Path(given.script).read_text(encoding="utf-8"),
+        data=json.loads(Path(inputs.explorer).read_text(encoding="utf-8")) if inputs.explorer else {"cases": []},
+        style=Path(inputs.style).read_text(encoding="utf-8"),
+        script=Path(inputs.script).read_text(encoding="utf-8"),
     )
     _write(made, output)
 
 
-def sortable_files(given, output):
+def sortable_files(inputs, output):
     """A page for each table of Snakemake's report."""
-    for table, made in zip(given.tables, output, strict=True):
-        _write(sortable.page(given.template, table), made)
+    for table, made in zip(inputs.tables, output, strict=True):
+        _write(sortable.page(inputs.template, table), made)
 
 
-def collect_material(given, config, makers, root):
-    """What the article or, where `given.sources` names none, the report is made from."""
-    figures = {Path(path).stem: path for path in given.figures}
-    tables = {Path(path).stem: path for path in given.tables}
-    stated = claims.read(given.claims)
-    rows = read_table(given.verdicts).itertuples()
+def collect_material(inputs, config, makers, root):
+    """What the article or, where `inputs.sources` names none, the report is made from."""
+    figures = {Path(path).stem: path for path in inputs.figures}
+    tables = {Path(path).stem: path for path in inputs.tables}
+    stated = claims.read(inputs.claims)
+    rows = read_table(inputs.verdicts).itertuples()
     verdicts = {(row.claim, row.run): (Interval(row.estimate, row.low, row.high), row.verdict) for row in rows}
-    if given.sources:
-        sources = [post.read_source(path) for path in given.sources]
+    if inputs.sources:
+        sources = [post.read_source(path) for path in inputs.sources]
     else:
         shown = {name: post.find_figure(name) for name in figures}
-        sources = report.compose(config, shown, [name for name in tables if name != "claims"], bool(given.explorer))
+        sources = report.compose(config, shown, [name for name in tables if name != "claims"], bool(inputs.explorer))
         stated = [claim for claim in stated if verdicts[claim.id, "this"][1] != claims.NOT_MEASURED]
-    runs, quantities = _runs(given, config), numbers.read_numbers(given.numbers) if given.sources else {}
+    runs, quantities = _runs(inputs, config), numbers.read_numbers(inputs.numbers) if inputs.sources else {}
     return post.Material(
         sources=sources,
         paper=config["paper"] | {key: sources[0].front[key] for key in ("title", "subtitle")},
         runs=runs,
         numbers=quantities,
-        measured=numbers.measure_all(quantities, runs, given.numbers),
+        measured=numbers.measure_all(quantities, runs, inputs.numbers),
         claims=stated,
         verdicts=verdicts,
         figures=figures,
         captions={name: post.find_figure(name).caption for name in figures},
-        alternatives={Path(path).stem: Path(path).read_text(encoding="utf-8").strip() for path in given.alternatives},
-        entries=bibliography.read(given.bibliography) if given.sources else {},
-        origin=_provenance(given, config, makers, root),
+        alternatives={Path(path).stem: Path(path).read_text(encoding="utf-8").strip() for path in inputs.alternatives},
+        entries=bibliography.read(inputs.bibliography) if inputs.sources else {},
+        origin=_provenance(inputs, config, makers, root),
         settings={key: value for key, value in config.items() if key != "paper"},
     )
 
 
-def _runs(given, config):
+def _runs(inputs, config):
     """This run, the reference runs, and the tables beside the article: {name: Run}."""
     models = {}
     for name, family in (("mdm", "diffusion"), ("ar", "autoregressive")):
         own = [model for model, settings in config["models"].items() if settings["family"] == family]
         if own and name not in own:
             models[name] = own[0]
-    here = {Path(path).stem: path for path in given.tables}
-    tables = [path for path in given.reference if path.endswith(".csv")]
+    here = {Path(path).stem: path for path in inputs.tables}
+    tables = [path for path in inputs.reference if path.endswith(".csv")]
     return {"this": numbers.Run("this", here, models), **numbers.group_runs(tables)}
 
 
-def _provenance(given, config, makers, root):
-    files = {f"{kind}/{Path(path).name}": path for kind in ("tables", "figures") for path in getattr(given, kind)}
+def _provenance(inputs, config, makers, root):
+    files = {f"{kind}/{Path(path).name}": path for kind in ("tables", "figures") for path in getattr(inputs, kind)}
     return provenance.Provenance(
         study=config["study"],
         configuration=provenance.fingerprint(config),
@@ -125,7 +125,7 @@ def _provenance(given, config, makers, root):
         times={name: provenance.made(path) for name, path in files.items()},
         runs={
             Path(path).parent.name: json.loads(Path(path).read_text(encoding="utf-8"))
-            for path in given.reference
+            for path in inputs.reference
             if path.endswith(".json")
         },
     )
