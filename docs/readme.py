@@ -43,8 +43,8 @@ def fill_numbers(text):
         if match[2] not in quantities:
             return match[0]
         quantity = quantities[match[2]]
-        found = numbers.measure(quantity, runs[quantity.run], f"README.md: {match[2]}")
-        return numbers.show(found.estimate, quantity.format, quantity.digits).replace(" ", "\u00a0") + match[1]
+        estimate = numbers.measure(quantity, runs[quantity.run], f"README.md: {match[2]}")
+        return numbers.show(estimate.estimate, quantity.format, quantity.digits).replace(" ", "\u00a0") + match[1]
 
     return re.sub(r"[^\s(>]+(<!-- (\w+) -->)", show, text)
 

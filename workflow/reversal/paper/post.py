@@ -164,24 +164,24 @@ class Page:
 class Number:
     """A number of the prose: `{{ x }}` prints the estimate; it has an `interval`, a `low` and a `high` end."""
 
-    def __init__(self, found, quantity, title, use):
-        self._found, self._title, self._use = found, title, use
+    def __init__(self, estimate, quantity, title, use):
+        self._estimate, self._title, self._use = estimate, title, use
         self._format = quantity.format, quantity.digits
 
     def __html__(self):
-        return self._print(numbers.show(self._found.estimate, *self._format))
+        return self._print(numbers.show(self._estimate.estimate, *self._format))
 
     @property
     def interval(self):
-        return self._print(numbers.show_interval(self._found, *self._format))
+        return self._print(numbers.show_interval(self._estimate, *self._format))
 
     @property
     def low(self):
-        return self._print(numbers.show(self._found.low, *self._format))
+        return self._print(numbers.show(self._estimate.low, *self._format))
 
     @property
     def high(self):
-        return self._print(numbers.show(self._found.high, *self._format))
+        return self._print(numbers.show(self._estimate.high, *self._format))
 
     def _print(self, shown):
         self._use()
@@ -223,9 +223,9 @@ class Writer:
         """What this run found about a claim: a quiet line, coloured where the claim fails."""
         if name not in self.by_id:
             raise UserError(f"paper/claims.yaml has no claim {name}")
-        claim, (found, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
+        claim, (estimate, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
         self.labels.claims.append(name)
-        shown = verdict if verdict == NOT_MEASURED else f"{claim.show(found)}: {verdict}"
+        shown = verdict if verdict == NOT_MEASURED else f"{claim.show(estimate)}: {verdict}"
         title = f"{claim.says} Tested: {claim.test}. {self.material.origin.of_quantity(claim.quantity, 'this')}"
         line = f"{sourced(f'In this run: {shown}.', title)} <small>{text(claim.short)}</small>"
         return Markup(f'<p class="claim {_class(verdict)}" id="claim-{attribute(name)}">{line}</p>')
@@ -266,8 +266,8 @@ class Writer:
             says = f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if claim.id in stated else text(claim.says)
             row = [says + about]
             for run in runs:
-                found, verdict = self.material.verdicts[claim.id, run]
-                shown = "" if verdict == NOT_MEASURED else f"{text(claim.show(found))}<br>"
+                estimate, verdict = self.material.verdicts[claim.id, run]
+                shown = "" if verdict == NOT_MEASURED else f"{text(claim.show(estimate))}<br>"
                 row.append(f'<span class="verdict {_class(verdict)}">{shown}{verdict}</span>')
             body.append(row)
         table = html_table(["Claim", *(RUNS.get(run, run) for run in runs)], body, "wide")
