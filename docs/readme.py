@@ -46,7 +46,7 @@ def fill_numbers(text):
         estimate = numbers.measure(quantity, runs[quantity.run], f"README.md: {match[2]}")
         return numbers.show(estimate.estimate, quantity.format, quantity.digits).replace(" ", "\u00a0") + match[1]
 
-    return re.sub(r"[^\s(>]+(<!-- (\w+) -->)", show, text)
+    return re.sub(r"(?:[<>]\u00a0)?[^\s(>]+(<!-- (\w+) -->)", show, text)
 
 
 def summarize_stages(costs):

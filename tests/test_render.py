@@ -88,7 +88,8 @@ def test_a_formula_that_would_not_be_readable_stops_the_build():
 def test_every_number_tells_its_run_table_rows_and_rule(html):
     shown = re.findall(r'<span class="n" tabindex="0" title="([^"]*)">([^<]*)</span>', html)
     assert len(shown) > 60 and all(value.strip() for _, value in shown)
-    sourced = re.compile(r"run (this|seeds|published|objectives|epochs): (\w+)\.csv, .*, column \w+; rule some_rule")
+    runs, rule = "this|seeds|published|objectives|blocks|epochs", "rule some_rule|not made by this study"
+    sourced = re.compile(rf"run ({runs}): (\w+)\.csv, .*, column \w+; ({rule})")
     assert all(sourced.search(unescape(title)) for title, _ in shown)
     (names,) = {
         value
@@ -112,7 +113,8 @@ def test_a_claim_says_what_this_run_found_and_stands_out_only_where_it_fails(tmp
     page = render(make(tmp_path, change=change), tmp_path / "out").page.read_text(encoding="utf-8")
     line = page.split('<p class="claim fails" id="claim-names-reverse">')[1].split("</p>")[0]
     assert "In this run: 10% &#91;10, 10&#93;: fails." in line
-    assert "In this run: not measured." in page.split('<p class="claim not-measured" id="claim-subject-fades">')[1]
+    unmeasured = page.split('<p class="claim not-measured" id="claim-subject-fades">')[1].split("</p>")[0]
+    assert "Not repeated in this run; in the reference run seeds: " in unmeasured and ": holds." in unmeasured
     assert '<span class="verdict fails">10' in page.split('id="table-claims"')[1]
 
 

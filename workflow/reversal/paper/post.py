@@ -223,12 +223,20 @@ class Writer:
         """What this run found about a claim: a quiet line, coloured where the claim fails."""
         if name not in self.by_id:
             raise UserError(f"paper/claims.yaml has no claim {name}")
-        claim, (estimate, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
+        claim, (_, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
         self.labels.claims.append(name)
-        shown = verdict if verdict == NOT_MEASURED else f"{claim.show(estimate)}: {verdict}"
         title = f"{claim.says} Tested: {claim.test}. {self.material.origin.of_quantity(claim.quantity, 'this')}"
-        line = f"{sourced(f'In this run: {shown}.', title)} <small>{text(claim.short)}</small>"
+        line = f"{sourced(self._describe_verdict(claim), title)} <small>{text(claim.short)}</small>"
         return Markup(f'<p class="claim {_class(verdict)}" id="claim-{attribute(name)}">{line}</p>')
+
+    def _describe_verdict(self, claim):
+        """What this run says of a claim or, if it does not measure it, what the claim's first reference run says."""
+        for run in ("this", *claim.runs):
+            estimate, verdict = self.material.verdicts.get((claim.id, run), (None, NOT_MEASURED))
+            if verdict != NOT_MEASURED:
+                source = "In this run" if run == "this" else f"Not repeated in this run; in the reference run {run}"
+                return f"{source}: {claim.show(estimate)}: {verdict}."
+        return f"In this run: {NOT_MEASURED}."
 
     def figure(self, name, caption=None):
         """A figure with its caption, of its own or the one given."""
