@@ -23,6 +23,7 @@ pathvars:
 container: config["container"]
 
 
+include: "workflow/rules/inputs.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/recall.smk"
