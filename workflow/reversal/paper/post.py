@@ -234,7 +234,7 @@ class Writer:
         for run in ("this", *claim.runs):
             estimate, verdict = self.material.verdicts.get((claim.id, run), (None, NOT_MEASURED))
             if verdict != NOT_MEASURED:
-                source = "In this run" if run == "this" else f"Not repeated in this run; in the reference run {run}"
+                source = "In this run" if run == "this" else f"Reference run {run}"
                 return f"{source}: {claim.show(estimate)}: {verdict}."
         return f"In this run: {NOT_MEASURED}."
 
