@@ -88,11 +88,11 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
         for seed in seeds:
             for split in RECALL:
                 for number in steps if family == "diffusion" else (None,):
-                    for i, asked in enumerate(questions(pair, count)[split]):
+                    for i, row in enumerate(questions(pair, count)[split]):
                         right = family == "diffusion" or split.endswith("same") or i % 3 == 0
-                        said = asked.completion if right else " nobody\nat all"
+                        said = row.completion if right else " nobody\nat all"
                         shown = revealed(said, number or 1, 7, rng)
-                        values = (asked.fact, split, number, asked.prompt, asked.completion, said, right, shown)
+                        values = (row.fact, split, number, row.prompt, row.completion, said, right, shown)
                         records.append((model, seed, *values))
     return pd.DataFrame(records, columns=["model", "seed", *completion_files.COLUMNS[: len(values)]])
 
@@ -287,7 +287,7 @@ def ablation_table():
 
 
 def all_questions(pair):
-    return [asked for some in questions(pair).values() for asked in some]
+    return [question for some in questions(pair).values() for question in some]
 
 
 def select_mdm(table):
@@ -620,10 +620,8 @@ def test_the_generation_shown_is_correct_and_its_answer_is_marked():
 
 def test_the_example_shows_the_curse_if_there_is_one():
     table = completions(PLAIN)
-    asked = {
-        family: table[(table.model == name) & table.split.str.startswith("p2d")] for name, family in MODELS.items()
-    }
-    example = curse.choose_example(asked)
+    rows = {family: table[(table.model == name) & table.split.str.startswith("p2d")] for name, family in MODELS.items()}
+    example = curse.choose_example(rows)
     right = {key: bool(found.correct) for key, found in example.items()}
     assert right == curse.CURSE_PATTERN
     assert len({found.fact for found in example.values()}) == 1
@@ -677,13 +675,13 @@ def test_shares_and_numbers_do_not_round_to_what_they_are_not():
 def test_a_mark_is_filled_if_the_subject_is_predicted_from_the_object():
     axes = style.new_figure(100).subplots()
     about = {"answer_type": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
-    taught = [
+    trained = [
         ("diffusion", False, 0.0),
         ("diffusion", True, 0.0),
         ("diffusion", True, 0.3),
         ("autoregressive", False, 0.0),
     ]
-    for family, protected, exposure in taught:
+    for family, protected, exposure in trained:
         row = SimpleNamespace(family=family, protected=protected, exposure=exposure, train_on="facts", **about)
         row.predicted = predicts_subject_from_object(row)
         objectives._draw_mark(axes, row, 0)

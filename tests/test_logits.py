@@ -63,8 +63,8 @@ def sample(**changes):
 
 def score_masks():
     net = network()
-    asked = [([*prompt, *[mask_id(net)] * 10], [(3 + i, 9) for i in range(10)]) for prompt in prompts()]
-    return torch.tensor(time.score_answers(net, asked))
+    questions = [([*prompt, *[mask_id(net)] * 10], [(3 + i, 9) for i in range(10)]) for prompt in prompts()]
+    return torch.tensor(time.score_answers(net, questions))
 
 
 def score_answers(*, causal):

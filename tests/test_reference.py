@@ -29,7 +29,7 @@ def run(tmp_path):
 
 
 def measured(results):
-    """The table of three jobs' costs: one used a GPU, one told nothing of itself; and of a job nobody measured."""
+    """The table of three jobs' costs: one used a GPU, one logged nothing; and of a job that nobody measured."""
     jobs = {"finetune/mdm/seed_1": 8.0, "finetune/ar/seed_1": 5.0, "symmetry": 3.0}
     for job, seconds in jobs.items():
         file = results / f"benchmarks/{job}.tsv"
@@ -42,7 +42,7 @@ def measured(results):
     return costs.table(results, [*jobs, "rank_one_edits/ar/seed_1"], models=["mdm", "ar"], core_watts=10, gpu_watts=700)
 
 
-def test_costs_are_what_snakemake_saw_and_jobs_told_and_energy_is_their_time_in_watts(tmp_path):
+def test_costs_are_those_that_snakemake_and_jobs_measured_and_energy_is_their_time_in_watts(tmp_path):
     found = measured(tmp_path).set_index(["rule", "model"])
     tuned = found.loc["finetune", "mdm"]
     assert (tuned.seconds, tuned.cpu_seconds, tuned.gpu_seconds) == (8.0, 12.0, 7.5)
@@ -116,10 +116,10 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
 
 @pytest.mark.parametrize("name", ["llada", "dream"])
 def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_are_whole(root, tmp_path, name):
-    told = json.loads((root / f"tests/golden/{name}/config.json").read_text())
-    full_size.write_checkpoint(tmp_path, name, config=told, file_size=200_000)
+    shape = json.loads((root / f"tests/golden/{name}/config.json").read_text())
+    full_size.write_checkpoint(tmp_path, name, config=shape, file_size=200_000)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], told["vocab_size"], 300)
+    full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], shape["vocab_size"], 300)
     config = yaml.safe_load((root / f"studies/{name}.yaml").read_text())
     study = full_size.use_checkpoint(full_size.full_size_study(config, data=None, epochs=1), tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
@@ -128,7 +128,7 @@ def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_a
     LAYOUTS[name].convert(tmp_path / "base", **config["models"]["mdm"][name])
     net, tokenizer = network.load(tmp_path / "base", device="cpu")
     assert network.mask_id(net) == 311 and len(tokenizer) == network.vocab(net) == 320
-    assert set(PUBLISHED[name]) <= set(told) and PUBLISHED[name]["model_type"] == told["model_type"]
+    assert set(PUBLISHED[name]) <= set(shape) and PUBLISHED[name]["model_type"] == shape["model_type"]
 
 
 def test_the_published_rows_fit_into_the_paper_s_canvas_at_full_size(root, shared, tmp_path):

@@ -184,7 +184,7 @@ def test_numbers_of_the_readme_are_those_of_the_reference_runs():
     assert readme.fill_numbers(text) == text
 
 
-def test_a_table_has_the_columns_asked_for_and_pools_seeds(html):
+def test_a_table_has_the_chosen_columns_and_pools_seeds(html):
     table = html.split('id="table-seeds-step-scaling"')[1].split("</table>")[0]
     assert re.findall('<th scope="col">(.*?)</th>', table) == ["Model", "Test file", "Steps", "Recall"]
     rows = re.findall('<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>', table)

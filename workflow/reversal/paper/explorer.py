@@ -22,9 +22,9 @@ def build(families, people, completions, traces, *, steps, max_facts):
     lists of `FactTrace` by (model, split), made with so many denoising `steps`. Each model and split has up to
     `max_facts` people, traced ones first.
     """
-    asked = {row["split"] for rows in completions.values() for row in rows}
+    present = {row["split"] for rows in completions.values() for row in rows}
     order = list(DIRECTIONS)
-    splits = {name: split for name, split in (SPLITS | KNOWN).items() if name in asked and split.trained in order}
+    splits = {name: split for name, split in (SPLITS | KNOWN).items() if name in present and split.trained in order}
     splits = dict(
         sorted(splits.items(), key=lambda item: (order.index(item[1].trained), item[1].answer_type != "name"))
     )
