@@ -338,13 +338,15 @@ INPUTS = {
         ],
         columns=["claim", "run", "verdict"],
     ),
+    ("blocks", "objectives"): lambda pair: reference_table("blocks"),
+    "block_spans": lambda pair: reference_table("blocks", "block_spans"),
     "claim_list": lambda pair: [{"id": "names-reverse", "short": "names in reverse"}, {"id": "ar-names-reverse"}],
 }
 OPTIONS = {"models": MODELS, "order": "confidence", "protected": False}
 
 
-def reference_table(run):
-    return read.read_table(Path(style.__file__).parents[3] / f"paper/reference/{run}/objectives.csv")
+def reference_table(run, table="objectives"):
+    return read.read_table(Path(style.__file__).parents[3] / f"paper/reference/{run}/{table}.csv")
 
 
 def draw(name, pair):
@@ -368,6 +370,9 @@ NAMING = (
     "trace_facts",
 )
 EDGES = {
+    "no blocks": lambda: article.blocks(
+        reference_table("objectives"), reference_table("blocks", "block_spans"), models=MODELS
+    ),
     "nobody asked": lambda: article.first_screen(completions(PLAIN).head(0), models=MODELS),
     "only a diffusion model asked": lambda: article.first_screen(select_mdm(completions(PLAIN)), models=MODELS),
     "no sentence to mask": lambda: article.four_masks(facts_of(PLAIN), []),

@@ -402,8 +402,8 @@ FIGURES = {
         title="Recall by block size",
         section="What lifts the curse",
         caption="""Block diffusion: recall against the block size, in tokens. Above, the share of training sentences
-        whose subject and object lie in one block. Below, the share of names and descriptions recalled in the reverse
-        direction; dotted, in the direction of training. Bars are 95% intervals over people and templates.""",
+        whose subject and object lie in one block. Below, names and descriptions recalled in the reverse direction, with
+        95% intervals over people and templates; dotted, recall in the direction of training.""",
         alt="""Two panels over the block size. Above, bars of the share of training sentences whose subject and object
         lie in one block: {spans}. Below, lines of recall: {recalled}.""",
         needs=("trained", "diffusion"),

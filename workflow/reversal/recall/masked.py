@@ -63,9 +63,7 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
     device = net.get_input_embeddings().weight.device
     mask, blocks = network.mask_id(net), network.block_size(net)
     if blocks and (sampling.guidance or sampling.block):
-        raise UserError(
-            "a block diffusion network is sampled without guidance, and with its own blocks: set both to none"
-        )
+        raise UserError("a block diffusion network is sampled without guidance and with its own blocks; set neither")
     start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, mask)
     runs, results, known = [], {number: [] for number in steps}, {}
     for number in steps:
