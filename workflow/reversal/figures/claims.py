@@ -5,7 +5,6 @@ from .style import (
     FAINT,
     GREEN,
     INK,
-    NORMAL,
     PALE,
     POINTS,
     SMALL,
@@ -25,7 +24,7 @@ COLORS = {
     "inconclusive": ("#fde3c8", INK),
     "not measured": (PALE, FAINT),
 }
-WIDTH = 57  # of a column, in points
+WIDTH = 52  # of a column, in points
 LETTER = 0.53  # mean width of a letter of the proportional type, in sizes
 
 
@@ -41,9 +40,9 @@ def claims(table, claim_list):
     for i, run in enumerate(runs):
         sheet.text(left + (i + 0.5) * WIDTH, sheet.y, RUNS.get(run, run), ha="center", size=SMALL, fontweight="bold")
     sheet.y += 5
-    room = int((left - MARGIN - 4) / (LETTER * NORMAL))
+    room = int((left - MARGIN - 4) / (LETTER * SMALL))
     for claim in claim_list:
-        sheet.text(MARGIN, sheet.y + 11, elide(claim.get("short", claim["id"].replace("-", " ")), room))
+        sheet.text(MARGIN, sheet.y + 11, elide(claim.get("short", claim["id"].replace("-", " ")), room), size=SMALL)
         for i, run in enumerate(runs):
             verdict = verdicts[claim["id"], run]
             fill, ink = COLORS[verdict]
