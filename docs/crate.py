@@ -294,7 +294,8 @@ class Crate:
         action = self.add_action(f"#job-{job.name}", description, script, job.inputs, job.outputs, times)
         action["name"] = job.name
         if usage := self.add_usage(job):
-            action["resourceUsage"] = usage
+            # RO-Crate wants one value by itself, not in a list: a short job may have been measured once only.
+            action["resourceUsage"] = usage if len(usage) > 1 else usage[0]
         return self.add(f"#control-{job.name}", "ControlAction", name=job.name, instrument=step, object=action)
 
     def add_action(self, identifier, description, tool, inputs, outputs, times):
