@@ -29,6 +29,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from . import folders
 from .folders import ModelError
+from .store import StoreLlama
 
 
 class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
@@ -98,8 +99,15 @@ def new(*, seed, **shape):
     config = configuration(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = (TimeConditionedLlama if _has_time_embedding(config) else LlamaForCausalLM)(config)
+        net = (_class_of(config) or LlamaForCausalLM)(config)
     return _prepare(net)
+
+
+def _class_of(config):
+    """The class of a network that has more than transformers' own: a time embedding, or a store."""
+    if _has_time_embedding(config):
+        return TimeConditionedLlama
+    return StoreLlama if getattr(config, "store", None) else None
 
 
 def _has_time_embedding(config):
@@ -115,6 +123,30 @@ def add_time_embedding(net, *, seed):
         timed = TimeConditionedLlama(config)
     timed.load_state_dict(net.state_dict(), strict=False)
     return _prepare(timed).to(net.get_input_embeddings().weight.device)
+
+
+def add_store(net, *, seed, layer, size, matrices, subjects=()):
+    """The same network with an empty `store.Store` after the block `layer`."""
+    config = copy.deepcopy(net.config)
+    config.store = {"layer": layer, "size": size, "matrices": list(matrices), "subjects": list(subjects)}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        stored = StoreLlama(config)
+    stored.load_state_dict(net.state_dict(), strict=False)
+    return _prepare(stored).to(net.get_input_embeddings().weight.device)
+
+
+def has_store(net):
+    """Whether the network has a store between its blocks, which an engine of its own blocks would leave out."""
+    return bool(getattr(net.config, "store", None))
+
+
+def parts(net):
+    """{name: module} of the parts that compute: "attention 0", "mlp 0", …, and the "store" if there is one."""
+    modules = {}
+    for i, block in enumerate(layers(net)):
+        modules |= {f"attention {i}": attention(block), f"mlp {i}": mlp(block)}
+    return modules | ({"store": net.store} if has_store(net) else {})
 
 
 def _prepare(net):
@@ -303,7 +335,7 @@ def load(
     with _raising_model_errors(path / "*.safetensors"):
         config = AutoConfig.from_pretrained(path, **local)
         keep_bfloat16 = device.type == "cuda" and config.dtype == torch.bfloat16
-        net, info = (TimeConditionedLlama if _has_time_embedding(config) else AutoModelForCausalLM).from_pretrained(
+        net, info = (_class_of(config) or AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
             dtype=dtype or (torch.bfloat16 if keep_bfloat16 else torch.float32),

@@ -1,18 +1,20 @@
-"""Fine-tuned edits: train a network on a new answer to one prompt, and evaluate it on the reverse prompt.
+"""Edits: change how a network answers one prompt, and evaluate it on the reverse prompt.
 
-If both directions share their storage, an edit of one changes both; if they have separate storage, only the edited one
-changes. A fact is edited by a few steps of Adam on some templates and evaluated on others, by the log-probability of
-whole answers in nats. There are three kinds of edit:
+If both directions share their storage, a change of one may change both; if they have separate storage, it changes one.
+An edit is learned from some templates and evaluated on others, by the log-probability of whole answers in nats. The
+kinds of edit:
 
-    replace  the fact's prompt gets the answer of another fact, the target (ROME's target_new)
-    forget   the fact's answer is made unlikely, and nothing takes its place
-    insert   an invented name (or description), which no fact has, gets the target's answer
+    replace      the fact's prompt gets the answer of another fact, the target (ROME's target_new)
+    replay_both  the same, with replayed facts in both directions
+    forget       the fact's answer is made unlikely, and nothing takes its place
+    insert       an invented name (or description), which no fact has, gets the target's answer
+    knock_out    the weights that matter most to this fact's answer, and least to others', are set to 0
+    relearn      the fact is forgotten in both directions and taught again in one; what returns in the other is compared
+                 with what a new answer, taught in the same way, brings there
 
 The questions that evaluate an edit are the edited prompt, with the templates of the edit ("edited") and with held-out
 ones ("paraphrase"), and its reverse ("reverse"). The same questions about other facts show what such an edit does to
-any fact. A null result means little unless the test can detect shared storage. So a positive control derives the
-reverse from the forward answers ("bayes_inverse"): by Bayes' rule, with the names at hand as candidates, p(name |
-description) is p(description | name) over its sum. Read this way, the same network has shared storage by construction.
+any fact. What an edit shows with shared and with separate storage is measured on networks of known storage (`known`).
 """
 
 import dataclasses
@@ -26,13 +28,23 @@ import pandas as pd
 import torch
 
 from ..common.errors import UserError
-from ..models import network
+from ..models import hooks, network
 from ..training import adapters
 from .rank_one import choose_targets, replace_answer
-from .scoring import answer_loss, collate, encode_question, score_answers
+from .scoring import (
+    answer_loss,
+    collate,
+    count_tokens,
+    device_of,
+    encode_question,
+    joint_log_probability,
+    log_probabilities,
+    score_answers,
+)
 from .vocabulary import main_weights
 
 FORGOTTEN_ABOVE = 3.0  # nats a token: less probable than 5%
+QUESTIONS = ("edited", "paraphrase", "reverse")
 COLUMNS = ("fact", "steps", "converged", "question", "about", "answer", "before", "after")
 COLUMNS += ("recall_before", "recall_after")
 
@@ -43,7 +55,7 @@ class EditSettings:
 
     groups: tuple  # whose facts
     kinds: tuple  # of EDIT_KINDS
-    weights: tuple  # all, mlp, attention, layers (one at a time), adapter
+    weights: tuple  # all, mlp, attention, traced (where tracing finds the fact), layers (one at a time), adapter
     adapter: dict  # its rank and alpha
     max_facts: int | None  # a group; 0: none
     neighbours: int  # other facts to evaluate after each edit
@@ -52,6 +64,7 @@ class EditSettings:
     learning_rate: float
     steps: tuple  # of Adam, after which the network is evaluated
     converged_below: float  # nats a token of the new answer below which an edit has converged
+    knock_out: tuple  # shares of the weights of attention and MLPs that are set to 0
     seed: int
 
     @property
@@ -144,52 +157,31 @@ class Evaluation:
 
     def __init__(self, lm, edit, forward, reverse, *, kind, edit_templates):
         """`forward` and `reverse` are `Prompts`; the first `edit_templates` templates of `forward` are edited."""
-        edited_pairs = [("old", edit.fact, edit.fact)] * (kind != "insert")
-        edited_pairs += [("new", edit.subject, edit.target)] * (kind != "forget")
-        neighbour_pairs = [("old", other, other) for other in edit.neighbours]
-        neighbour_pairs += [("new", subject, edit.target) for subject in edit.neighbour_subjects] * (kind != "forget")
-        self.reported = {"fact": edited_pairs, "others": neighbour_pairs}
-        subjects = dict.fromkeys([edit.fact, edit.subject, edit.target, *edit.neighbours, *edit.neighbour_subjects])
-        pairs = {(x, y) for _, x, y in edited_pairs + neighbour_pairs}
-        # Bayes' rule needs every candidate's probability of an answer: of the reported ones, and of one neighbour's.
-        pairs |= {(x, y) for x in subjects for y in (edit.fact, edit.target, edit.neighbours[0])}
+        has_target = kind not in ("forget", "knock_out")
+        edited = [("old", edit.fact, edit.fact)] * (kind != "insert")
+        edited += [("new", edit.subject, edit.target)] * has_target
+        neighbours = [("old", other, other) for other in edit.neighbours]
+        neighbours += [("new", subject, edit.target) for subject in edit.neighbour_subjects] * has_target
+        reported = {"fact": edited, "others": neighbours}
         editing, held_out = forward.templates[:edit_templates], forward.templates[edit_templates:]
-        rows = {("edited", t, x, y): forward.get(t, x, y) for t in editing for _, x, y in edited_pairs}
-        rows |= {("paraphrase", t, x, y): forward.get(t, x, y) for t in held_out for x, y in sorted(pairs)}
-        held_out = reverse.templates[edit_templates - len(forward.templates) :]
-        rows |= {
-            ("reverse", t, x, y): reverse.get(t, y, x) for t in held_out for _, x, y in edited_pairs + neighbour_pairs
-        }
-        self.keys, self.net = list(rows), lm.net
-        self.sequences = [encode_question(lm, row) for row in rows.values()]
+        reverse_held_out = reverse.templates[edit_templates - len(forward.templates) :]
+        rows = [
+            (("edited", "fact", answer), forward.get(template, x, y)) for template in editing for answer, x, y in edited
+        ]
+        for about, pairs in reported.items():
+            for answer, x, y in pairs:
+                rows += [(("paraphrase", about, answer), forward.get(template, x, y)) for template in held_out]
+                rows += [(("reverse", about, answer), reverse.get(template, y, x)) for template in reverse_held_out]
+        self.keys, self.net = [key for key, _ in rows], lm.net
+        self.sequences = [encode_question(lm, row) for _, row in rows]
 
     def score(self):
         """{(question, about, answer): (log-probability, share recalled)}: means over templates and facts."""
         logs, exact = (score.double().tolist() for score in score_answers(self.net, self.sequences))
-        scores = dict(zip(self.keys, zip(logs, exact, strict=True), strict=True))
-        scores |= _invert_by_bayes({key: log for key, (log, _) in scores.items() if key[0] == "paraphrase"})
         groups = {}
-        for (question, _, *pair), score in scores.items():
-            for about, reported in self.reported.items():
-                for answer, *reported_pair in reported:
-                    if pair == reported_pair:
-                        groups.setdefault((question, about, answer), []).append(score)
+        for key, *score in zip(self.keys, logs, exact, strict=True):
+            groups.setdefault(key, []).append(score)
         return {key: tuple(sum(part) / len(part) for part in zip(*group, strict=True)) for key, group in groups.items()}
-
-
-def _invert_by_bayes(scores):
-    """The reverse by Bayes' rule: log p(x | y) = log p(y | x) − log Σ p(y | x′), and whether x is the most probable."""
-    columns = {}
-    for (_, template, x, y), log in scores.items():
-        columns.setdefault((template, y), {})[x] = log
-    inverse = {}
-    for (template, y), column in columns.items():
-        if len(column) < max(map(len, columns.values())):
-            continue  # not scored for every candidate
-        total = torch.tensor(list(column.values()), dtype=torch.float64).logsumexp(0).item()
-        for x, log in column.items():
-            inverse["bayes_inverse", template, x, y] = (log - total, float(log == max(column.values())))
-    return inverse
 
 
 def make_all_edits(lm, forward_rows, reverse_rows, settings, *, job=None):
@@ -212,36 +204,152 @@ def make_edits(lm, forward_rows, reverse_rows, *, kind, weights, settings, rng, 
     """Make one edit after another, each undone before the next, and evaluate it: a table with `COLUMNS`.
 
     `forward_rows` are the prompts to edit, `reverse_rows` their reverse, about the same facts; `weights` names what is
-    trained, as in `select_parameters`. An edit has `converged` where the loss on its own templates is at most
-    `settings.converged_below`, or where the answer is forgotten.
+    trained, as in `select_parameters`, or is "traced". An edit has `converged` where the loss on its own templates is
+    at most `settings.converged_below`, or where the answer is forgotten. `steps` counts steps of Adam, or weights that
+    are knocked out.
     """
     edits = plan_edits(lm.tokenizer, forward_rows, kind=kind, settings=settings, rng=rng)
     forward, reverse = Prompts(forward_rows), Prompts(reverse_rows)
     edit_templates = min(settings.edit_templates, len(forward.templates) - 1)
     if not edit_templates:
         raise UserError("a fine-tuned edit needs at least 2 templates, to edit with and to evaluate with; there is 1")
+    if weights == "traced":
+        weights = find_traced_part(lm, edits, forward)
+        if job:
+            job.log_line(f"{kind}: tracing finds the facts in {weights}")
+    run = {"relearn": _relearn, "knock_out": _knock_out}.get(kind, _fine_tune)
+    options = {"kind": kind, "weights": weights, "settings": settings, "edit_templates": edit_templates}
     records = []
     with job.progress(len(edits), f"{kind}, {weights}", "facts") if job else nullcontext() as progress:
         for edit in edits:
             evaluation = Evaluation(lm, edit, forward, reverse, kind=kind, edit_templates=edit_templates)
-            rows = select_training_rows(edit, forward, kind=kind, edit_templates=edit_templates)
-            before = evaluation.score()
-            with fine_tune(lm, *rows, weights, settings, forget=kind == "forget") as train:
-                for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
-                    loss = train(more)
-                    converged = loss >= FORGOTTEN_ABOVE if kind == "forget" else loss <= settings.converged_below
-                    for key, (log, recall) in evaluation.score().items():
-                        log_before, recall_before = before[key]
-                        records.append((edit.fact, steps, converged, *key, log_before, log, recall_before, recall))
+            for steps, converged, before, after in run(lm, edit, edits, forward, reverse, evaluation, **options):
+                for key, (log, recall) in after.items():
+                    log_before, recall_before = before[key]
+                    records.append((edit.fact, steps, converged, *key, log_before, log, recall_before, recall))
             if progress:
                 progress.advance()
     return pd.DataFrame(records, columns=COLUMNS)
 
 
+def _fine_tune(lm, edit, edits, forward, reverse, evaluation, *, kind, weights, settings, edit_templates):
+    """Fine-tune one edit; yield its steps, whether it has converged, and the scores before and after."""
+    rows, replay = select_training_rows(edit, forward, kind=kind, edit_templates=edit_templates)
+    if kind == "replay_both":
+        replay += select_training_rows(edit, reverse, kind=kind, edit_templates=edit_templates)[1]
+    before = evaluation.score()
+    with fine_tune(lm, rows, replay, weights, settings, forget=kind == "forget") as train:
+        for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
+            loss = train(more)
+            converged = loss >= FORGOTTEN_ABOVE if kind == "forget" else loss <= settings.converged_below
+            yield steps, converged, before, evaluation.score()
+            if converged and (kind, weights) != (settings.kinds[0], settings.weights[0]):
+                return  # only the main edit shows what more steps do
+
+
+def _relearn(lm, edit, edits, forward, reverse, evaluation, *, kind, weights, settings, edit_templates):
+    """Forget a fact in both directions, then teach it again in one; as `_fine_tune`.
+
+    The scores before are those of the network that has forgotten. Those about "others" are of the target's answer,
+    taught to a copy of that network in the same way: a pair that it never had.
+    """
+    options = {"edit_templates": edit_templates}
+    rows, replay = select_training_rows(edit, forward, kind="forget", **options)
+    reverse_rows, reverse_replay = select_training_rows(edit, reverse, kind="forget", **options)
+    with fine_tune(lm, rows + reverse_rows, replay + reverse_replay, weights, settings, forget=True) as unlearn:
+        for _ in range(settings.steps[-1]):
+            if unlearn(1) >= FORGOTTEN_ABOVE:
+                break
+        before = evaluation.score()
+        results = {}
+        for answer, rows_kind in (("old", "relearn_old"), ("new", kind)):
+            rows, replay = select_training_rows(edit, forward, kind=rows_kind, **options)
+            with fine_tune(lm, rows, replay, weights, settings) as train:
+                for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
+                    results[answer] = steps, train(more) <= settings.converged_below
+                    if results[answer][1]:
+                        break
+                results[answer] += (evaluation.score(),)
+    arms = {"fact": "old", "others": "new"}
+    keys = {(question, about, "old"): (question, "fact", arms[about]) for question in QUESTIONS for about in arms}
+    after = {key: results[arms[key[1]]][2][source] for key, source in keys.items()}
+    steps, converged, _ = results["old"]
+    yield steps, converged, {key: before[source] for key, source in keys.items()}, after
+
+
+def _knock_out(lm, edit, edits, forward, reverse, evaluation, *, kind, weights, settings, edit_templates):
+    """Set to 0 the weights of attention and MLPs with the largest attribution to this fact's answer; as `_fine_tune`.
+
+    The attribution of a weight is what setting it to 0 adds to the loss, to first order, less its mean over the other
+    edited facts.
+    """
+    templates = forward.templates[:edit_templates]
+    facts = [edit.fact, *(other.fact for other in edits if other is not edit)]
+    before = evaluation.score()
+    with trainable(lm.net, "parts", settings.adapter) as parameters:
+        rows = {fact: [forward.get(template, fact, fact) for template in templates] for fact in facts}
+        own, others = _attribute(lm, parameters, rows[edit.fact]), 0
+        for fact in facts[1:][: settings.replay]:
+            others = others + _attribute(lm, parameters, rows[fact]) / len(facts[1:][: settings.replay])
+        order = (own - others).argsort(descending=True)
+        batches = collate(lm.net, [encode_question(lm, row) for row in rows[edit.fact]])
+        with torch.no_grad():
+            vector = torch.nn.utils.parameters_to_vector(parameters)
+            for share in settings.knock_out:
+                count = max(1, round(share * len(vector)))
+                vector[order[:count]] = 0
+                torch.nn.utils.vector_to_parameters(vector, parameters)
+                converged = answer_loss(lm.net, batches).item() >= FORGOTTEN_ABOVE
+                yield count, converged, before, evaluation.score()
+                if converged:
+                    return
+
+
+def _attribute(lm, parameters, rows):
+    """The attribution (P,) of all `parameters`, as one vector, to the answers of `rows`: −gradient × weight."""
+    loss = answer_loss(lm.net, collate(lm.net, [encode_question(lm, row) for row in rows]))
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    with torch.no_grad():
+        zero = torch.zeros((), device=loss.device)
+        return torch.cat(
+            [
+                (-gradient * weight if gradient is not None else zero.expand_as(weight)).flatten()
+                for gradient, weight in zip(gradients, parameters, strict=True)
+            ]
+        )
+
+
+@torch.no_grad()
+def find_traced_part(lm, edits, forward):
+    """The part of the network that carries the facts' answers: the one whose clean outputs recover most of them.
+
+    Each fact's subject is replaced by its target's, of as many tokens, and one part's outputs are restored at all
+    positions, as in causal tracing.
+    """
+    parts = network.parts(lm.net)
+    template = forward.templates[0]
+    pairs = [
+        [encode_question(lm, forward.get(template, subject, edit.fact)) for subject in (edit.fact, edit.target)]
+        for edit in edits
+    ]
+    pairs = [(clean, corrupted) for clean, corrupted in pairs if len(clean.ids) == len(corrupted.ids)]
+    if not pairs:
+        raise UserError("no fact has a target whose subject has as many tokens; remove traced from the edits' weights")
+    totals = dict.fromkeys(parts, 0.0)
+    for clean, corrupted in zip(*(collate(lm.net, list(side)) for side in zip(*pairs, strict=True)), strict=True):
+        with hooks.record_outputs(parts) as outputs:
+            network.hidden(lm.net, clean.ids)
+        for name, module in parts.items():
+            with hooks.attach([(module, hooks.replace_output(outputs[name]))]):
+                log_p = log_probabilities(lm.net, corrupted)
+            totals[name] += joint_log_probability(corrupted, log_p).sum().item()
+    return max(totals, key=totals.get)
+
+
 def select_training_rows(edit, forward, *, kind, edit_templates):
     """The rows that an `Edit` makes likely (or, to forget, unlikely), and those that it replays: one for each fact."""
     templates = forward.templates[:edit_templates]
-    answer = edit.fact if kind == "forget" else edit.target
+    answer = edit.fact if kind in ("forget", "relearn_old") else edit.target
     replay = [forward.get(templates[i % edit_templates], fact, fact) for i, fact in enumerate(edit.replay)]
     return [forward.get(template, edit.subject, answer) for template in templates], replay
 
@@ -254,14 +362,21 @@ def fine_tune(lm, rows, replay, weights, settings, *, forget=False):
     the answers.
     """
     net = lm.net
-    edit_batches, replay_batches = (collate(net, [encode_question(lm, row) for row in part]) for part in (rows, replay))
+    edited, replayed = ([encode_question(lm, row) for row in part] for part in (rows, replay))
+    batches, edit_batches = collate(net, edited + replayed), collate(net, edited)
+    # Each token's share in the loss: the means over both parts are added, or to forget, subtracted.
+    shares = [(-1 if forget else 1) / count_tokens(edited)] * len(edited)
+    shares += [1 / count_tokens(replayed)] * len(replayed)
+    shares = torch.tensor(shares, device=device_of(net))
     with trainable(net, weights, settings.adapter) as parameters:
         optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)
 
         def train(steps):
             for _ in range(steps):
                 optimizer.zero_grad()
-                (answer_loss(net, replay_batches) + (-1 if forget else 1) * answer_loss(net, edit_batches)).backward()
+                for batch in batches:
+                    joint = joint_log_probability(batch, log_probabilities(net, batch))
+                    (-joint * shares[batch.number]).sum().backward()
                 optimizer.step()
             with torch.no_grad():
                 return answer_loss(net, edit_batches).item()
@@ -298,10 +413,14 @@ def trainable(net, weights, adapter):
 
 
 def select_parameters(net, weights):
-    """The parameters that `weights` names: all, mlp, attention (of every layer), or "layer 3" (all of that one)."""
-    blocks = network.layers(net)
+    """The parameters that `weights` names: all, mlp, attention (of every layer), "layer 3" (all of that one), one of
+    `network.parts`, or all "parts" together."""
+    blocks, parts = network.layers(net), network.parts(net)
     if weights == "all":
         return list(net.parameters())
+    if weights in parts or weights == "parts":
+        modules = parts.values() if weights == "parts" else [parts[weights]]
+        return [parameter for module in modules for parameter in module.parameters()]
     if weights.startswith("layer "):
         return list(blocks[int(weights.removeprefix("layer "))].parameters())
     part = {"mlp": network.mlp, "attention": network.attention}[weights]

@@ -18,16 +18,16 @@ import torch
 from ..models import network
 from .scoring import answer_loss, collate, encode_question
 
-COLUMNS = ("part", "against", "fact", "cosine", "cosine_others", "product", "product_others", "p")
+COLUMNS = ("measure", "part", "against", "fact", "cosine", "cosine_others", "product", "product_others", "p")
+# The gradient g, and the attribution g ⊙ w: minus what setting a weight w to 0 adds to the loss, to first order. The
+# latter does not depend on the scale of a layer whose output is normalised.
+MEASURES = ("gradient", "attribution")
 PERMUTATIONS = 10_000
 
 
 def split_parameters(net):
-    """{part: parameters}: the trainable ones of each layer's attention and MLP, and the rest."""
-    parts = {}
-    for i, block in enumerate(network.layers(net)):
-        parts[f"attention {i}"] = list(network.attention(block).parameters())
-        parts[f"mlp {i}"] = list(network.mlp(block).parameters())
+    """{part: parameters}: the trainable ones of each of `network.parts`, and the rest."""
+    parts = {name: list(module.parameters()) for name, module in network.parts(net).items()}
     in_layers = {id(parameter) for parameters in parts.values() for parameter in parameters}
     parts["rest"] = [parameter for parameter in net.parameters() if id(parameter) not in in_layers]
     parts = {
@@ -63,20 +63,27 @@ def compare(lm, forward_rows, reverse_rows, *, rng, max_facts=None):
     if not facts:
         return pd.DataFrame(columns=COLUMNS)
     odd, even = ([row for row in forward_rows if row.template % 2 == rest] for rest in (1, 0))
-    forward = compute_gradients(lm, odd, facts)
+    gradients = [compute_gradients(lm, rows, facts) for rows in (odd, reverse_rows, even)]
+    weights = {
+        part: torch.cat([parameter.detach().flatten() for parameter in parameters])
+        for part, parameters in split_parameters(lm.net).items()
+    }
     tables = []
-    for against, rows in (("reverse", reverse_rows), ("forward", even)):
-        other = compute_gradients(lm, rows, facts)
-        products = {part: (forward[part] @ other[part].T).double().cpu() for part in forward}
-        norms = {part: [side[part].double().norm(dim=1).cpu() for side in (forward, other)] for part in forward}
-        # Over all weights, products and squared norms add up.
-        products["all"] = sum(products.values())
-        norms["all"] = [sum(norm[side] ** 2 for norm in norms.values()).sqrt() for side in (0, 1)]
-        for part, product in products.items():
-            cosine = product / norms[part][0][:, None] / norms[part][1]
-            columns = [column for table in (cosine, product) for column in _split_diagonal(table.numpy())]
-            columns = (part, against, facts, *columns, permutation_p(cosine.numpy(), rng))
-            tables.append(pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))))
+    for measure in MEASURES:
+        if measure == "attribution":
+            gradients = [{part: rows * weights[part] for part, rows in side.items()} for side in gradients]
+        forward, reverse, paraphrase = gradients
+        for against, other in (("reverse", reverse), ("forward", paraphrase)):
+            products = {part: (forward[part] @ other[part].T).double().cpu() for part in forward}
+            norms = {part: [side[part].double().norm(dim=1).cpu() for side in (forward, other)] for part in forward}
+            # Over all weights, products and squared norms add up.
+            products["all"] = sum(products.values())
+            norms["all"] = [sum(norm[side] ** 2 for norm in norms.values()).sqrt() for side in (0, 1)]
+            for part, product in products.items():
+                cosine = product / norms[part][0][:, None] / norms[part][1]
+                columns = [column for table in (cosine, product) for column in _split_diagonal(table.numpy())]
+                columns = (measure, part, against, facts, *columns, permutation_p(cosine.numpy(), rng))
+                tables.append(pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))))
     attention = compare_attention(lm, forward_rows, reverse_rows, facts, rng=rng)
     return pd.concat([*tables, attention], ignore_index=True)
 
@@ -133,6 +140,11 @@ def compare_attention(lm, forward_rows, reverse_rows, facts, *, rng):
     units = [pattern / np.linalg.norm(pattern, axis=1, keepdims=True) for pattern in patterns]
     table = units[0] @ units[1].T
     same_fact, other_facts = _split_diagonal(table)
-    constants = {"part": "attention to the subject", "against": "reverse", "p": permutation_p(table, rng)}
+    constants = {
+        "measure": "attention",
+        "part": "attention to the subject",
+        "against": "reverse",
+        "p": permutation_p(table, rng),
+    }
     rows = pd.DataFrame({"fact": facts, "cosine": same_fact, "cosine_others": other_facts}).assign(**constants)
     return rows.reindex(columns=COLUMNS)

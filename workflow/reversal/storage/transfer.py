@@ -62,12 +62,12 @@ def _mean_change(change):
 def summarize_gradients(table):
     """Means over facts of the rows of `gradients.compare`: a row for each run, part of the network, and comparison.
 
-    Columns: those of RUN, part, against, n, own and others (mean cosines), value (their difference, paired by fact),
-    ci_low, ci_high, p; and, against the reverse, transfer with transfer_low and transfer_high: when a small step lowers
-    the forward loss by one nat, how much the fact's reverse loss falls, minus that of other facts.
+    Columns: those of RUN, measure, part, against, n, own and others (mean cosines), value (their difference, paired by
+    fact), ci_low, ci_high, p; and, against the reverse, transfer with transfer_low and transfer_high: when a small step
+    lowers the forward loss by one nat, how much the fact's reverse loss falls, minus that of other facts.
     """
     records = []
-    for keys, run in table.groupby([*RUN, "part"], sort=False):
+    for keys, run in table.groupby([*RUN, "measure", "part"], sort=False):
         run = run.set_index("fact")
         forward = run[run.against == "forward"]["product"]
         for against, rows in run.groupby("against", sort=False):
@@ -78,5 +78,5 @@ def summarize_gradients(table):
             cosines = rows[["cosine", "cosine_others"]].mean()
             value = _mean_change(rows.cosine - rows.cosine_others)
             records.append((*keys, against, len(rows), *cosines, *value, rows.p.iloc[0], *transfer))
-    columns = [*RUN, "part", "against", "n", "own", "others", "value", "ci_low", "ci_high", "p"]
+    columns = [*RUN, "measure", "part", "against", "n", "own", "others", "value", "ci_low", "ci_high", "p"]
     return pd.DataFrame(records, columns=[*columns, "transfer", "transfer_low", "transfer_high"])

@@ -61,8 +61,9 @@ PRIMARY_STATISTIC = "debiased_cka"
 BEYOND_BASE = "debiased_cka beyond base"  # the statistic minus that of the base model, on the same facts
 BASE = "base"  # a stage
 PEAK = "peak"  # in place of a layer: each direction at the layer where its MLPs have the largest effect
-EDIT_KINDS = ("replace", "forget", "insert")  # fine-tuned edits
-WEIGHTS = ("all", "mlp", "attention", "layers", "adapter")  # what a fine-tuned edit trains; layers: one at a time
+EDIT_KINDS = ("replace", "replay_both", "forget", "insert", "knock_out", "relearn")  # as in `finetuned`
+# What an edit trains: traced is the part that tracing points to; layers, one at a time.
+WEIGHTS = ("all", "mlp", "attention", "traced", "layers", "adapter")
 RIDGE = 1e-2  # what a rank-one edit adds to the diagonal of the second moment, as a share of that diagonal's mean
 TARGET_CHOICE = "the object of another person of the group, with as many tokens where there is one"
 # In place of a number of steps: each fact at the first number of steps at which its edit converged, or at the last.
