@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from bad_inputs import CONFIGURATIONS, change_key
 from snakemake.utils import update_config
 
 from reversal.study import configuration
+from reversal.study.resolve import Objective
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,33 @@ def test_edits_of_control_people_need_control_people(default, data):
         "finetuned_edits.groups[1] is 'p2d_control'; allowed: only with data.source generated and control_people"
         in line
     )
+
+
+def walk_schema(schema, config, path=""):
+    """(path, schema, whether it is required, value in `config` or "no value") of each key below `schema`."""
+    for key, node in schema.get("properties", {}).items():
+        value = config.get(key, "no value") if isinstance(config, dict) else "no value"
+        yield f"{path}{key}", node, key in schema.get("required", ()), value
+        yield from walk_schema(node, value, f"{path}{key}.")
+    if isinstance(inner := schema.get("additionalProperties"), dict):
+        yield from walk_schema(inner, {}, f"{path}*.")
+
+
+def test_the_schema_says_type_meaning_and_default_of_every_key_in_its_place(root, default):
+    """Snakemake's catalogue makes a table of the configuration from it, and follows no references."""
+    text = (root / "workflow/schemas/config.schema.yaml").read_text()
+    assert "$ref" not in text
+    keys = list(walk_schema(yaml.safe_load(text), default))
+    assert len(keys) > 150
+    for path, node, required, value in keys:
+        assert node["type"] and node["description"] and "|" not in node["description"], path
+        if value != "no value" and not ("properties" in node and value) and path != "models":
+            assert node["default"] == value, path
+        elif ".*." not in f".{path}" and "properties" not in node and path != "ablations.factors.temperature":
+            assert required or "default" in node, path
+    defaults = {path.removeprefix("models.*.objective."): node.get("default") for path, node, _, _ in keys}
+    for key, value in asdict(Objective()).items():
+        assert defaults[key] == value
 
 
 def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(root):

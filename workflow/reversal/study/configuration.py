@@ -80,15 +80,20 @@ def _describe_schema_error(error, files):
         return f"{source}: {place} is not a key; {hint}"
     if error.validator == "required":
         missing = next(key for key in error.validator_value if key not in error.instance)
-        allowed = error.schema.get("properties", {}).get(missing, {}).get("description", "see config.yaml")
+        allowed = _list_allowed(error.schema["properties"].get(missing, {}).get("description", "see config.yaml"))
         place = format_path(path) or "the configuration"
         return f"{_find_source(path, files)}: {place} has no {missing}; it needs one: {allowed}"
-    allowed = error.schema.get("description", error.message)
+    allowed = _list_allowed(error.schema.get("description", error.message))
     if "propertyNames" in error.absolute_schema_path:
         source = _find_source([*path, error.instance], files)
         return f"{source}: {format_path(path)} has the key {error.instance!r}; allowed: {allowed}"
     place = format_path(path) or "the configuration"
     return f"{_find_source(path, files, error.instance)}: {place} is {error.instance!r}; allowed: {allowed}"
+
+
+def _list_allowed(description):
+    """The allowed values in a description of the schema: "what the key means: which values are allowed"."""
+    return description.rpartition(": ")[2]
 
 
 def _find_conflicts(config):
