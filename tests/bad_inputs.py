@@ -48,6 +48,9 @@ CONFIGURATIONS = [
     (["data", "generated", "test_templates"], -1, "data.generated.test_templates is -1; allowed: a whole number"),
     (["data", "generated", "seed"], "one", "data.generated.seed is 'one'; allowed: a whole number from 0 up"),
     (["data", "generated", "sed"], 1, "data.generated.sed is not a key; did you mean seed?"),
+    (["data", "generated", "words"], "no/words", "data.generated.words: no/words/patterns.txt: No such file"),
+    (["data", "generated", "templates"], "data", "data.generated.templates: data/p2d.txt: no such file; add it, or"),
+    (["probe", "file"], "my/prompts.txt", "probe.file: my/prompts.txt: no such file; add it, or change probe.file"),
     (["data", "berglund", "folder"], 3, "data.berglund.folder is 3; allowed: a local folder, or null"),
     (
         ["data", "source"],
@@ -483,7 +486,27 @@ FILES = [
         lambda f: read_word_list(f, "roles", "a\nb\na\n"),
         "roles.txt: 'a' occurs twice; remove",
     ),
-    ("a missing word list", lambda f: generation.read_words(f), "first_names.txt: No such file"),
+    ("words without patterns", lambda f: generation.read_words(f), "patterns.txt: No such file"),
+    (
+        "a missing word list",
+        lambda f: read_word_list(f, "patterns", "name: {first}\ndescription: {last}\n") and generation.read_words(f),
+        "first.txt: No such file",
+    ),
+    (
+        "patterns without descriptions",
+        lambda f: read_word_list(f, "patterns", "name: {first}\n") and generation.read_words(f),
+        "patterns.txt: it needs two lines, name: PATTERN and description: PATTERN",
+    ),
+    (
+        "a pattern without words",
+        lambda f: read_word_list(f, "patterns", "name: Ann\ndescription: {last}\n") and generation.read_words(f),
+        "patterns.txt: 'Ann' needs names of word lists in braces",
+    ),
+    (
+        "a word list in Latin-1",
+        lambda f: (f / "roles.txt").write_bytes(b"baker\nch\xe2telain\n") and generation.read_lines(f / "roles.txt"),
+        "roles.txt:2: not UTF-8 after 'ch'; save the file as UTF-8",
+    ),
     (
         "a template without a gap",
         lambda f: read_template(f, "{name} is."),

@@ -20,7 +20,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 
 # Rules import of the library only what needs no network.
 from reversal.common import closure, files
-from reversal.data import facts
+from reversal.data import facts, generated
 from reversal.data.facts import CONTROL_SPLITS, DIRECTIONS, TRAIN_ON
 from reversal.study.resolve import find_unsupported_objective, is_diffusion, resolve_models, summarize_training
 from reversal.study.resolve import merge_defaults, relocate_defaults

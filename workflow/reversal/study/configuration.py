@@ -4,6 +4,7 @@ The schema (workflow/schemas/config.schema.yaml) checks single keys. Values that
 """
 
 import difflib
+import itertools
 import json
 import math
 from dataclasses import asdict
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import yaml
 
+from ..common.errors import UserError
+from ..data import generated
+from ..data.facts import DIRECTIONS
 from .resolve import Objective, is_built_by_workflow, is_diffusion, resolve_models
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
@@ -64,7 +68,8 @@ def find_error(config, files):
     first = min(errors, key=lambda error: list(map(str, error.absolute_path)), default=None)
     if first is not None:
         return _describe_schema_error(first, files)
-    return next((f"{_find_source(path, files)}: {line}" for path, line in _find_conflicts(config)), None)
+    problems = itertools.chain(_find_conflicts(config), _find_missing_files(config, is_module=not files))
+    return next((f"{_find_source(path, files)}: {line}" for path, line in problems), None)
 
 
 def _describe_schema_error(error, files):
@@ -123,6 +128,33 @@ def _find_conflicts(config):
             yield place, f"{format_path(place)} is {group!r}; allowed: {allowed}"
     for path in _find_infinite_numbers(config):
         yield path, f"{format_path(path)} is no number; allowed: a finite one"
+
+
+def _find_missing_files(config, *, is_module):
+    """Words, templates and rows that do not exist, or patterns that cannot be read."""
+    data, models, source = config["data"], resolve_models(config).values(), config["data"]["source"]
+    place = ["data", "generated", "words"]
+    try:
+        needed = {(*place,): generated.list_word_files(data["generated"]["words"])}
+    except UserError as error:
+        yield place, f"{format_path(place)}: {error}"
+        return
+    templates = list(DIRECTIONS) if source == "generated" else []
+    templates += ["mentions"] if any("mentions" in model["train_on"] for model in models) else []
+    if any(model["base"] == "pretrain" for model in models):
+        templates += [f"pretraining_{direction}" for direction in DIRECTIONS]
+    needed["data", "generated", "templates"] = [f"{data['generated']['templates']}/{name}.txt" for name in templates]
+    prefixes = {"rows": "", "pairs": "known_"}
+    if source in prefixes and (folder := data[source]["templates"]):
+        needed["data", source, "templates"] = [f"{folder}/{prefixes[source]}{name}.txt" for name in DIRECTIONS]
+    # The rules of a workflow that imports this one may make the other files.
+    for key in () if is_module else {"rows": ("train", "tests"), "pairs": ("file",)}.get(source, ()):
+        needed["data", source, key] = [data[source][key]]
+    needed["probe", "file"] = [config["probe"]["file"]]
+    for place, paths in needed.items():
+        for path in filter(None, paths):
+            if not Path(path).is_file():
+                yield place, f"{format_path(place)}: {path}: no such file; add it, or change {format_path(place)}"
 
 
 def _find_recipe_conflicts(config):
