@@ -22,8 +22,8 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 from reversal.common import closure, files
 from reversal.data import facts, generated
 from reversal.data.facts import CONTROL_SPLITS, DIRECTIONS, TRAIN_ON
-from reversal.study.resolve import find_unsupported_objective, is_diffusion, resolve_models, summarize_training
-from reversal.study.resolve import merge_defaults, relocate_defaults
+from reversal.study.resolve import find_disabled_stages, find_unsupported_objective, is_diffusion, resolve_models
+from reversal.study.resolve import merge_defaults, relocate_defaults, summarize_training
 
 
 def validate_configuration():
@@ -108,8 +108,7 @@ CORES = workflow.resource_settings.cores or 1  # None on a cluster without a lim
 MODELS = resolve_models(config)
 FAMILIES = {name: model["family"] for name, model in MODELS.items()}
 DIFFUSION = [name for name, model in MODELS.items() if is_diffusion(model)]
-# Models with other noise, time conditioning or blocks are tested for their recall alone.
-ONLY_MASKS = not any(map(find_unsupported_objective, MODELS.values()))
+DISABLED_STAGES = find_disabled_stages(config)
 # Jobs of one kind, one per model and seed, run side by side and share the cores.
 SHARED_THREADS = max(1, CORES // (len(MODELS) * len(config["seeds"])))
 FIRST_SEED = config["seeds"][0]

@@ -15,7 +15,7 @@ import yaml
 from ..common.errors import UserError
 from ..data import generated
 from ..data.facts import DIRECTIONS
-from .resolve import Objective, is_built_by_workflow, is_diffusion, resolve_models
+from .resolve import Objective, find_disabled_stages, is_built_by_workflow, is_diffusion, resolve_models
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
     from yaml import CSafeLoader as SafeLoader
@@ -24,6 +24,9 @@ except ImportError:
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+# What config.json calls the number of layers, and of positions, in different architectures.
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
 # Settings of the sampler that only masks support, and their values for other noise.
 MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
@@ -111,7 +114,7 @@ def _find_conflicts(config):
         yield from _find_missing_folder(name, model)
         yield from _find_size_conflicts(config, name, model)
         yield from _find_objective_conflicts(config, name, model)
-        yield from find_missing_layers(config, name, _read_depth(model))
+        yield from find_missing_layers(config, name, read_depth(_read_shape(model)))
     yield from _find_recipe_conflicts(config)
     sampling = config["sampling"]
     if sampling["remasking"] != "none" and sampling["order"] == "random":
@@ -120,6 +123,11 @@ def _find_conflicts(config):
     if traced not in steps and any(map(is_diffusion, config["models"].values())):
         allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
+    disabled = find_disabled_stages(config)
+    for stage in ("keyvalue", "rank_one_edits"):
+        if "tracing" in disabled and stage not in disabled:
+            line = f"tracing.max_facts is 0; allowed: with {stage}.max_facts 0 too, since {stage} uses the traced peaks"
+            yield ["tracing", "max_facts"], line
     has_control = config["data"]["source"] == "generated" and config["data"]["generated"]["control_people"]
     for i, group in enumerate(config["finetuned_edits"]["groups"]):
         if group.endswith("_control") and not has_control:
@@ -183,13 +191,36 @@ def find_missing_layers(config, name, depth):
                 yield place, f"{format_path(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
 
 
-def _read_depth(model):
-    """How many layers a model has, as far as that is known before its base is made; infinity otherwise."""
+def find_wide_canvases(config, name, positions, described):
+    """Canvases that are wider than the `positions` of the model `name`, which errors call `described`: (path, line)."""
+    place = ["models", name, "canvas"] if "canvas" in config["models"][name] else ["sampling", "canvas"]
+    canvas = config["models"][name].get("canvas", config["sampling"]["canvas"])
+    ablated = enumerate(config["ablations"]["factors"].get("canvas", ()))
+    for path, value in ((place, canvas), *((["ablations", "factors", "canvas", i], value) for i, value in ablated)):
+        if value > positions:
+            yield path, f"{format_path(path)} is {value}; allowed: up to {described}"
+
+
+def _read_shape(model):
+    """The config.json of a model, as far as it is known before its base is made."""
     if is_built_by_workflow(model):
-        return model["network"]["layers"]
-    file = Path(model["source"].get("folder") or "") / "config.json"
-    known = model["base"] == "folder" and file.is_file()
-    return json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf) if known else math.inf
+        shape = model["network"]
+        return {"num_hidden_layers": shape["layers"], "max_position_embeddings": shape["context"]}
+    file = Path(model["source"].get("folder") or "no folder") / "config.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # reported when the base is made
+        return {}
+
+
+def read_depth(shape):
+    """How many layers a config.json gives a network; infinity if it does not say."""
+    return next((shape[key] for key in DEPTH_KEYS if shape.get(key)), math.inf)
+
+
+def read_positions(shape):
+    """How many positions a config.json gives a network; infinity if it does not say."""
+    return next((shape[key] for key in POSITION_KEYS if shape.get(key)), math.inf)
 
 
 def _find_infinite_numbers(value, path=()):
@@ -216,9 +247,9 @@ def _find_size_conflicts(config, name, model):
     width_at = (
         ["models", name, "training", "width"] if "width" in model_config.get("training", {}) else ["training", "width"]
     )
-    context = model["network"]["context"] if is_built_by_workflow(model) else math.inf
-    if canvas > context:
-        yield canvas_at, f"{format_path(canvas_at)} is {canvas}; allowed: up to network.context {context}"
+    context = read_positions(_read_shape(model))
+    described = f"network.context {context}" if is_built_by_workflow(model) else f"{context}, the positions of {name}"
+    yield from find_wide_canvases(config, name, context, described)
     if not is_diffusion(model):  # its padding is not trained on
         return
     for i, length in enumerate(config["keyvalue"]["prefixes"]["lengths"]):
@@ -228,7 +259,7 @@ def _find_size_conflicts(config, name, model):
     width = (model["training"] or {}).get("width", 0)
     least, most = width if isinstance(width, list) else (width, width)
     if least > most or most > context:
-        allowed = "the smaller number before the larger" if least > most else f"up to network.context {context}"
+        allowed = "the smaller number before the larger" if least > most else f"up to {described}"
         yield width_at, f"{format_path(width_at)} is {width}; allowed: {allowed}"
     if 0 < most < canvas:
         allowed = f"up to {format_path(width_at)} ({most}), since a canvas wider than in training wrecks recall"

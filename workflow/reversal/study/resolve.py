@@ -106,6 +106,23 @@ def find_unsupported_objective(model):
     return next((key for key, value in supported.items() if model["objective"][key] != value), None)
 
 
+# Stages after recall, and the key that leaves one out if it is 0.
+STAGES = {
+    "probe": "prompts",
+    "tracing": "max_facts",
+    "keyvalue": "max_facts",
+    "rank_one_edits": "max_facts",
+    "finetuned_edits": "max_facts",
+}
+
+
+def find_disabled_stages(config):
+    """The stages that a study leaves out, by its configuration or because a model's objective supports recall alone."""
+    if any(map(find_unsupported_objective, resolve_models(config).values())):
+        return {*STAGES}
+    return {stage for stage, key in STAGES.items() if config[stage][key] == 0}
+
+
 def summarize_training(model):
     """How a resolved model is trained: the first columns of tables/objectives.csv."""
     return {
