@@ -11,7 +11,7 @@ from bad_inputs import CONFIGURATIONS, change_key
 from snakemake.utils import update_config
 
 from reversal.study import configuration
-from reversal.study.resolve import Objective
+from reversal.study.resolve import Objective, merge_defaults
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,31 @@ def test_the_line_names_the_file_that_sets_the_value(default, tmp_path):
     files = [str(overlay), str(below)]
     assert configuration.find_error(change_key(default, ["sampling", "guidance"], -2), files).startswith(str(overlay))
     assert configuration.find_error(change_key(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_blamed_on_its_own_source(default, tmp_path, value):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(default))
+    config = change_key(default, ["sampling", "guidance"], value)
+    assert configuration.find_error(config, [str(file)]).startswith("--config: sampling.guidance is no number")
+    file.write_text(yaml.safe_dump(config))
+    assert configuration.find_error(config, [str(file)]).startswith(f"{file}: sampling.guidance is no number")
+
+
+@pytest.mark.parametrize(
+    "given, meant",
+    [
+        ({"seeds": ["1", "2"]}, {"seeds": [1, 2]}),
+        ({"sampling": {"guidance": "0.4", "block": "null"}}, {"sampling": {"guidance": 0.4, "block": None}}),
+        ({"keyvalue": {"max_facts": "7"}}, {"keyvalue": {"max_facts": 7}}),
+        ({"data": {"rows": {"train": "my/7.jsonl"}}}, {"data": {"rows": {"train": "my/7.jsonl"}}}),
+        ({"models": {"ar": {"hub": {"revision": "0" * 40}}}}, {"models": {"ar": {"hub": {"revision": "0" * 40}}}}),
+    ],
+)
+def test_nested_values_of_the_command_line_are_read_as_in_a_file(default, given, meant):
+    """Snakemake passes them as text."""
+    assert merge_defaults(merged(default, given), default) == merged(default, meant)
 
 
 @pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])

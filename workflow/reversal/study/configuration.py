@@ -72,7 +72,7 @@ def find_error(config, files):
     if first is not None:
         return _describe_schema_error(first, files)
     problems = itertools.chain(_find_conflicts(config), _find_missing_files(config, is_module=not files))
-    return next((f"{_find_source(path, files)}: {line}" for path, line in problems), None)
+    return next((f"{_find_source(path, files, _get(config, path))}: {line}" for path, line in problems), None)
 
 
 def _describe_schema_error(error, files):
@@ -95,8 +95,10 @@ def _describe_schema_error(error, files):
     if "propertyNames" in error.absolute_schema_path:
         source = _find_source([*path, error.instance], files)
         return f"{source}: {format_path(path)} has the key {error.instance!r}; allowed: {allowed}"
-    place = format_path(path) or "the configuration"
-    return f"{_find_source(path, files, error.instance)}: {place} is {error.instance!r}; allowed: {allowed}"
+    source, place = _find_source(path, files, error.instance), format_path(path) or "the configuration"
+    if source == "--config" and isinstance(error.instance, str) and len(path) > 1:
+        allowed += " (--config passes nested values as text: write this one into a file for --configfile)"
+    return f"{source}: {place} is {error.instance!r}; allowed: {allowed}"
 
 
 def _list_allowed(description):
@@ -312,14 +314,21 @@ def format_path(path):
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
+def _get(config, path, default=None):
+    """The value at `path`."""
+    try:
+        for key in path:
+            config = config[key]
+    except (KeyError, IndexError, TypeError):
+        return default
+    return config
+
+
 def _find_source(path, files, value=None):
     """The file that sets the key at `path` (to `value`, if one is given), or else the command line."""
     for file in files:
-        part = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
-        try:
-            for key in path:
-                part = part[key]
-        except (KeyError, IndexError, TypeError):
-            continue
-        return file if value is None or part == value else "--config"
+        part = _get(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}, path, files)
+        if part is not files:  # a section may come from several files; NaN differs from itself
+            is_same = value is None or isinstance(value, dict) or part == value or repr(part) == repr(value)
+            return file if is_same else "--config"
     return "--config"
