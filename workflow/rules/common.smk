@@ -2,15 +2,43 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import yaml
 from snakemake.utils import update_config
 
-ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
-if not ROOT.is_dir():
-    sys.exit("error: rules import the library beside them; clone the project, and name its Snakefile by a path")
+
+def find_project(rules):
+    """The folder with the project's files, two above that of the `rules`.
+
+    If a module takes the rules from a git repository, by github(…) or as snakedeploy writes it, the project's files of
+    that commit are put into .snakemake/projects, once.
+    """
+    if hasattr(rules, "path_or_uri"):
+        sys.exit(f"error: {rules}: give the workflow as github(…) with a tag, or by the path of a clone")
+    if not hasattr(rules, "ref"):
+        return Path(rules.get_path_or_uri(secret_free=True)).parents[1]
+    repository = getattr(rules, "repo_path", None) or rules.hosted_repo.repo_clone
+    git = ["git", "-C", str(repository)]
+    commit = subprocess.check_output([*git, "rev-parse", f"{rules.ref}^{{commit}}"], text=True).strip()
+    project = Path(".snakemake/projects", commit).resolve()
+    if not project.is_dir():
+        project.parent.mkdir(parents=True, exist_ok=True)
+        draft = tempfile.mkdtemp(dir=project.parent)  # another process may do the same
+        files = subprocess.check_output([*git, "archive", commit])
+        subprocess.run(["tar", "-x", "-C", draft], input=files, check=True)
+        try:
+            os.rename(draft, project)
+        except OSError:
+            shutil.rmtree(draft)
+    return project
+
+
+ROOT = find_project(workflow.current_basedir)
 # Imported as a module, the workflow runs in the folder of the workflow that imports it.
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 LIBRARY = str(ROOT / "workflow")
