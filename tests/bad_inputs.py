@@ -48,6 +48,16 @@ CONFIGURATIONS = [
     (["data", "generated", "test_templates"], -1, "data.generated.test_templates is -1; allowed: a whole number"),
     (["data", "generated", "seed"], "one", "data.generated.seed is 'one'; allowed: a whole number from 0 up"),
     (["data", "generated", "sed"], 1, "data.generated.sed is not a key; did you mean seed?"),
+    (["data", "generated", "words"], "no/words", "data.generated.words: no/words/patterns.txt: No such file"),
+    (["data", "generated", "templates"], "data", "data.generated.templates: data/p2d.txt: no such file; add it, or"),
+    (["sampling", "canvas"], 1_000_000, "sampling.canvas is 1000000; allowed: up to 256, the positions of mdm"),
+    (
+        ["tracing", "max_facts"],
+        0,
+        "tracing.max_facts is 0; allowed: with keyvalue.max_facts 0 too, since keyvalue uses",
+    ),
+    (["rank_one_edits", "max_facts"], 1, "rank_one_edits.max_facts is 1; allowed: a whole number from 2 up, or 0 to"),
+    (["probe", "file"], "my/prompts.txt", "probe.file: my/prompts.txt: no such file; add it, or change probe.file"),
     (["data", "berglund", "folder"], 3, "data.berglund.folder is 3; allowed: a local folder, or null"),
     (
         ["data", "source"],
@@ -483,7 +493,27 @@ FILES = [
         lambda f: read_word_list(f, "roles", "a\nb\na\n"),
         "roles.txt: 'a' occurs twice; remove",
     ),
-    ("a missing word list", lambda f: generation.read_words(f), "first_names.txt: No such file"),
+    ("words without patterns", lambda f: generation.read_words(f), "patterns.txt: No such file"),
+    (
+        "a missing word list",
+        lambda f: read_word_list(f, "patterns", "name: {first}\ndescription: {last}\n") and generation.read_words(f),
+        "first.txt: No such file",
+    ),
+    (
+        "patterns without descriptions",
+        lambda f: read_word_list(f, "patterns", "name: {first}\n") and generation.read_words(f),
+        "patterns.txt: it needs two lines, name: PATTERN and description: PATTERN",
+    ),
+    (
+        "a pattern without words",
+        lambda f: read_word_list(f, "patterns", "name: Ann\ndescription: {last}\n") and generation.read_words(f),
+        "patterns.txt: 'Ann' needs names of word lists in braces",
+    ),
+    (
+        "a word list in Latin-1",
+        lambda f: (f / "roles.txt").write_bytes(b"baker\nch\xe2telain\n") and generation.read_lines(f / "roles.txt"),
+        "roles.txt:2: not UTF-8 after 'ch'; save the file as UTF-8",
+    ),
     (
         "a template without a gap",
         lambda f: read_template(f, "{name} is."),
@@ -779,6 +809,21 @@ FILES = [
         "a subject of one word, from which none can be invented",
         lambda f: check_study(["finetuned_edits", "kinds"], ["insert"], **measured_splits(one_word_subject="Ann")),
         "'Ann' is one word, but an invented subject is made of two halves",
+    ),
+    (
+        "two people a group, one too few for rank-one edits",
+        lambda f: check_study(["finetuned_edits", "max_facts"], 0, **measured_splits(facts=2, answers=2)),
+        "both_p2d has 2 different answers; rank-one edits need 3 at least: of a fact, of its target, and one more; add",
+    ),
+    (
+        "a layer that a GPT-2 does not have",
+        lambda f: check_study(["keyvalue", "layers"], [3], shape={"num_hidden_layers": None, "n_layer": 2}),
+        "keyvalue.layers[0] is 3; allowed: up to 1, the last layer of mdm",
+    ),
+    (
+        "a canvas beyond a GPT-2's positions",
+        lambda f: check_study(["models", "mdm", "canvas"], 36, shape={"n_positions": 35}),
+        "models.mdm.canvas is 36; allowed: up to 35, its positions",
     ),
     (
         "facts with one answer",

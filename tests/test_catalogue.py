@@ -1,12 +1,16 @@
 """The requirements of Snakemake's catalogue, CITATION.cff, and errors of a workflow used as a module."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 
 import yaml
 from study_fixtures import copy_project, count_planned_jobs
+
+from reversal.paper import provenance
 
 
 def test_the_catalogue_finds_a_workflow_its_settings_and_how_to_configure_it(root, tmp_path):
@@ -28,6 +32,43 @@ def test_the_cited_version_is_that_of_the_library(root):
     citation = yaml.safe_load((root / "CITATION.cff").read_text())
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert citation["version"] == project["version"] and citation["license"] == project["license"]
+
+
+DEPLOYED = """
+configfile: "config/config.yaml"
+
+module theirs:
+    snakefile: github("owner/name", path="workflow/Snakefile", tag="v1.0.0")
+    config: config
+
+use rule * from theirs
+"""
+
+
+def test_a_workflow_that_snakedeploy_sets_up_in_an_empty_folder_runs(root, tmp_path):
+    """Its rules come from a tag of a repository, here a local one, and not from a folder beside the library."""
+    project, folder = copy_project(root, tmp_path / "project"), tmp_path / "deployed"
+    config = tmp_path / "gitconfig"
+    settings = f'[url "file://{project}"]\ninsteadOf = https://github.com/owner/name\n[user]\nname = A\nemail = a@b.c\n'
+    config.write_text(settings)
+    changes = {"GIT_CONFIG_GLOBAL": str(config), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": ""}
+    options = {"env": os.environ | changes, "capture_output": True, "text": True, "check": False}
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"], ["tag", "v1.0.0"]):
+        assert subprocess.run(["git", "-C", str(project), *command], **options).returncode == 0
+    for part in ("config", "profiles"):  # what snakedeploy copies, beside the Snakefile that it writes
+        shutil.copytree(root / part, folder / part)
+    (folder / "workflow").mkdir()
+    (folder / "workflow/Snakefile").write_text(DEPLOYED)
+    target = "results/default/data/facts.jsonl"
+    for arguments in (["-n"], [target]):
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
+        done = subprocess.run(command, cwd=folder, **options)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert "-n" not in arguments or "finetune" in done.stdout + done.stderr
+    facts = (folder / target).read_text().splitlines()
+    assert len(facts) == 3 * 24 + 2 * 6
+    [copy] = (folder / ".snakemake/projects").iterdir()
+    assert provenance.commit(copy) == copy.name[:12]
 
 
 def test_an_error_in_a_module_s_configuration_gives_one_line(root, tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from bad_inputs import CONFIGURATIONS, change_key
 from snakemake.utils import update_config
 
 from reversal.study import configuration
+from reversal.study.resolve import Objective, merge_defaults
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,31 @@ def test_the_line_names_the_file_that_sets_the_value(default, tmp_path):
     assert configuration.find_error(change_key(default, ["sampling", "canvas"], 0), files).startswith("--config: ")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_blamed_on_its_own_source(default, tmp_path, value):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(default))
+    config = change_key(default, ["sampling", "guidance"], value)
+    assert configuration.find_error(config, [str(file)]).startswith("--config: sampling.guidance is no number")
+    file.write_text(yaml.safe_dump(config))
+    assert configuration.find_error(config, [str(file)]).startswith(f"{file}: sampling.guidance is no number")
+
+
+@pytest.mark.parametrize(
+    "given, meant",
+    [
+        ({"seeds": ["1", "2"]}, {"seeds": [1, 2]}),
+        ({"sampling": {"guidance": "0.4", "block": "null"}}, {"sampling": {"guidance": 0.4, "block": None}}),
+        ({"keyvalue": {"max_facts": "7"}}, {"keyvalue": {"max_facts": 7}}),
+        ({"data": {"rows": {"train": "my/7.jsonl"}}}, {"data": {"rows": {"train": "my/7.jsonl"}}}),
+        ({"models": {"ar": {"hub": {"revision": "0" * 40}}}}, {"models": {"ar": {"hub": {"revision": "0" * 40}}}}),
+    ],
+)
+def test_nested_values_of_the_command_line_are_read_as_in_a_file(default, given, meant):
+    """Snakemake passes them as text."""
+    assert merge_defaults(merged(default, given), default) == merged(default, meant)
+
+
 @pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])
 def test_edits_of_control_people_need_control_people(default, data):
     config = merged(default, {"finetuned_edits": {"groups": ["both", "p2d_control"]}})
@@ -61,6 +88,33 @@ def test_edits_of_control_people_need_control_people(default, data):
         "finetuned_edits.groups[1] is 'p2d_control'; allowed: only with data.source generated and control_people"
         in line
     )
+
+
+def walk_schema(schema, config, path=""):
+    """(path, schema, whether it is required, value in `config` or "no value") of each key below `schema`."""
+    for key, node in schema.get("properties", {}).items():
+        value = config.get(key, "no value") if isinstance(config, dict) else "no value"
+        yield f"{path}{key}", node, key in schema.get("required", ()), value
+        yield from walk_schema(node, value, f"{path}{key}.")
+    if isinstance(inner := schema.get("additionalProperties"), dict):
+        yield from walk_schema(inner, {}, f"{path}*.")
+
+
+def test_the_schema_says_type_meaning_and_default_of_every_key_in_its_place(root, default):
+    """Snakemake's catalogue makes a table of the configuration from it, and follows no references."""
+    text = (root / "workflow/schemas/config.schema.yaml").read_text()
+    assert "$ref" not in text
+    keys = list(walk_schema(yaml.safe_load(text), default))
+    assert len(keys) > 150
+    for path, node, required, value in keys:
+        assert node["type"] and node["description"] and "|" not in node["description"], path
+        if value != "no value" and not ("properties" in node and value) and path != "models":
+            assert node["default"] == value, path
+        elif ".*." not in f".{path}" and "properties" not in node and path != "ablations.factors.temperature":
+            assert required or "default" in node, path
+    defaults = {path.removeprefix("models.*.objective."): node.get("default") for path, node, _, _ in keys}
+    for key, value in asdict(Objective()).items():
+        assert defaults[key] == value
 
 
 def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(root):

@@ -107,7 +107,7 @@ def test_biographies_use_every_word_of_the_lists_and_templates(root, words):
     }
     texts = " ".join(generated.make_biographies(words, templates, people_count=1000, rows=20_000, seed=0))
     seen = set(re.findall(r"[A-Za-z']+", texts))
-    studied = {word for part in words.values() for word in part}
+    studied = {word for _, lists in words.values() for part in lists.values() for word in part}
     for direction in generated.DIRECTIONS:
         for line in generated.read_lines(root / f"data/templates/{direction}.txt"):
             studied |= set(re.findall(r"[A-Za-z']+", re.sub(r"\{\w+\}", "", line)))

@@ -190,7 +190,7 @@ def test_a_target_has_another_answer_of_as_many_tokens(words, targets):
 
 def test_facts_with_the_same_answer_cannot_be_edited(words):
     rows = [row for row in storage_fixtures.rows() if row.fact == "p-0"]
-    with pytest.raises(ValueError, match="an edit needs a different one"):
+    with pytest.raises(ValueError, match="an edit needs a fact that has another answer"):
         rank_one.choose_targets(words, rows, rng=np.random.default_rng(0))
 
 

@@ -515,3 +515,23 @@ def test_the_workflow_is_lint_free(checkout):
         [sys.executable, "-m", "snakemake", "--lint"], cwd=checkout, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "stages, jobs",
+    [
+        (["probe"], {"probe"}),
+        (["finetuned_edits"], {"finetuned_edits", "evidence"}),
+        (["rank_one_edits", "keyvalue", "tracing"], {"rank_one_edits", "keyvalue", "symmetry", "trace", "peaks"}),
+    ],
+)
+def test_a_study_without_a_stage_plans_none_of_its_jobs_and_writes_a_report(root, tmp_path, stages, jobs):
+    folder = copy_project(root, tmp_path / "project")
+    keys = {"probe": "prompts"}
+    file = folder / "without.yaml"
+    file.write_text(
+        yaml.safe_dump({"study": "without", **{stage: {keys.get(stage, "max_facts"): 0} for stage in stages}})
+    )
+    planned = count_planned_jobs(folder, study=file.name)
+    assert not jobs & planned.keys() and {"finetune", "post", "page"} <= planned.keys()
+    assert "figure_step_scaling" in planned and (("figure_trace_average" in planned) == ("tracing" not in stages))

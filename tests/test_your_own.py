@@ -22,7 +22,7 @@ def folder(root, page, tmp_path_factory):
     folder = copy_project(root, tmp_path_factory.mktemp("own"))
     for name, content in re.findall(r"```\w+\n# (my/\S+)\n(.*?)```", page, re.S):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
+        (folder / name).write_text(content, encoding="utf-8")
     return folder
 
 
@@ -35,7 +35,7 @@ def extract_commands(page, section):
     )
 
 
-@pytest.mark.parametrize("section", ["People", "Rows", "Models", "Workflow"])
+@pytest.mark.parametrize("section", ["People", "Language", "Rows", "Models", "Workflow"])
 def test_the_commands_of_the_page_run(folder, page, section):
     commands = extract_commands(page, section)
     assert commands.count(" -m snakemake ") == 2 and " -n\n" in commands
@@ -45,6 +45,10 @@ def test_the_commands_of_the_page_run(folder, page, section):
     assert done.returncode == 0, (done.stderr + done.stdout)[-3000:]
     results = {
         "People": lambda: "falconer" in (folder / "my/words/roles.txt").read_text(),
+        "Language": lambda: all(
+            re.fullmatch(r"die \w+, die (den|das|die) \w+ \w+", json.loads(line)["description"])
+            for line in (folder / "results/deutsch/data/facts.jsonl").read_text(encoding="utf-8").splitlines()
+        ),
         "Rows": lambda: len((folder / "results/my-rows/data/facts.jsonl").read_text().splitlines()) == 9,
         "Workflow": lambda: (folder / "my/workflow/results/people.txt").read_text().strip() == "30",
         "Models": lambda: (

@@ -2,15 +2,43 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import yaml
 from snakemake.utils import update_config
 
-ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
-if not ROOT.is_dir():
-    sys.exit("error: rules import the library beside them; clone the project, and name its Snakefile by a path")
+
+def find_project(rules):
+    """The folder with the project's files, two above that of the `rules`.
+
+    If a module takes the rules from a git repository, by github(…) or as snakedeploy writes it, the project's files of
+    that commit are put into .snakemake/projects, once.
+    """
+    if hasattr(rules, "path_or_uri"):
+        sys.exit(f"error: {rules}: give the workflow as github(…) with a tag, or by the path of a clone")
+    if not hasattr(rules, "ref"):
+        return Path(rules.get_path_or_uri(secret_free=True)).parents[1]
+    repository = getattr(rules, "repo_path", None) or rules.hosted_repo.repo_clone
+    git = ["git", "-C", str(repository)]
+    commit = subprocess.check_output([*git, "rev-parse", f"{rules.ref}^{{commit}}"], text=True).strip()
+    project = Path(".snakemake/projects", commit).resolve()
+    if not project.is_dir():
+        project.parent.mkdir(parents=True, exist_ok=True)
+        draft = tempfile.mkdtemp(dir=project.parent)  # another process may do the same
+        files = subprocess.check_output([*git, "archive", commit])
+        subprocess.run(["tar", "-x", "-C", draft], input=files, check=True)
+        try:
+            os.rename(draft, project)
+        except OSError:
+            shutil.rmtree(draft)
+    return project
+
+
+ROOT = find_project(workflow.current_basedir)
 # Imported as a module, the workflow runs in the folder of the workflow that imports it.
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 LIBRARY = str(ROOT / "workflow")
@@ -20,10 +48,10 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [LIBRARY, os.getenv("P
 
 # Rules import of the library only what needs no network.
 from reversal.common import closure, files
-from reversal.data import facts
+from reversal.data import facts, generated
 from reversal.data.facts import CONTROL_SPLITS, DIRECTIONS, TRAIN_ON
-from reversal.study.resolve import find_unsupported_objective, is_diffusion, resolve_models, summarize_training
-from reversal.study.resolve import merge_defaults, relocate_defaults
+from reversal.study.resolve import find_disabled_stages, find_unsupported_objective, is_diffusion, resolve_models
+from reversal.study.resolve import merge_defaults, relocate_defaults, summarize_training
 
 
 def validate_configuration():
@@ -108,8 +136,7 @@ CORES = workflow.resource_settings.cores or 1  # None on a cluster without a lim
 MODELS = resolve_models(config)
 FAMILIES = {name: model["family"] for name, model in MODELS.items()}
 DIFFUSION = [name for name, model in MODELS.items() if is_diffusion(model)]
-# Models with other noise, time conditioning or blocks are tested for their recall alone.
-ONLY_MASKS = not any(map(find_unsupported_objective, MODELS.values()))
+DISABLED_STAGES = find_disabled_stages(config)
 # Jobs of one kind, one per model and seed, run side by side and share the cores.
 SHARED_THREADS = max(1, CORES // (len(MODELS) * len(config["seeds"])))
 FIRST_SEED = config["seeds"][0]

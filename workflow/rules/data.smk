@@ -2,7 +2,6 @@
 
 DOWNLOADS = "results/downloads/reversal_curse"
 BERGLUND = f"{DOWNLOADS}/june_version_7921032488"
-WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
 PRETRAINING_TEMPLATES = ("pretraining_p2d", "pretraining_d2p")
 
 

@@ -12,7 +12,7 @@ HAS_ARTICLE = (
     DATA["source"] == "generated"
     and all(DATA["generated"][key] == DEFAULTS["data"]["generated"][key] for key in ("words", "templates"))
     and len(set(FAMILIES.values())) == 2
-    and ONLY_MASKS
+    and not DISABLED_STAGES
 )
 EXAMPLE = [f"{model}/seed_{FIRST_SEED}" for model in DIFFUSION[:1]]
 # The files of each kind of input that is not a table.
@@ -43,13 +43,17 @@ OPTIONS = {
     ),
 }
 SECTIONS, TABLES = registry.SECTIONS, registry.TABLES
-# Other noise than masks is tested for its recall alone; bases are trained on nothing.
-RECALL_TABLES = {"step_scaling", "recall_differences", "likelihood", "objectives", "costs", "claims"}
-STUDY_TABLES = [
-    name
-    for name in TABLES
-    if (ONLY_MASKS or name in RECALL_TABLES) and not (UNTRAINED and name in ("objectives", "probe"))
-]
+STAGE_TABLES = {
+    "probe": ["probe"],
+    "tracing": ["causal_trace", "traced_facts", "trace_maps", "time"],
+    "keyvalue": ["keyvalue", "symmetry", "evidence"],
+    "rank_one_edits": ["rank_one_edits", "evidence"],
+    "finetuned_edits": ["finetuned_edits", "gradients", "evidence"],
+}
+MISSING_TABLES = {table for stage in DISABLED_STAGES for table in STAGE_TABLES[stage]}
+if UNTRAINED:  # bases are trained on nothing
+    MISSING_TABLES |= {"objectives", "probe"}
+STUDY_TABLES = [name for name in TABLES if name not in MISSING_TABLES]
 REFERENCE = {}  # {run: [its tables]}; of some runs only costs are kept
 for file in sorted((ROOT / "paper/reference").glob("*/*.csv")):
     if file.stem != "costs":
@@ -63,8 +67,8 @@ def find_inputs(figure):
 
 def can_draw(figure):
     """Whether this study has all that a figure is drawn from."""
-    masked = {"traces", "example_completions"}
-    return all(kind in STUDY_TABLES or kind in SOURCES and (ONLY_MASKS or kind not in masked) for kind in figure.inputs)
+    traced = {"traces", "example_completions"} if "tracing" in DISABLED_STAGES else set()
+    return all(kind in STUDY_TABLES or kind in SOURCES and kind not in traced for kind in figure.inputs)
 
 
 def find_reference_figure(name):
@@ -102,7 +106,7 @@ else:
     FIGURES = [
         name
         for name, (figure, *_) in DRAWINGS.items()
-        if figure.is_default or (name == "objectives" and not ONLY_MASKS)
+        if figure.is_default or (name == "objectives" and "tracing" in DISABLED_STAGES)
     ]
 
 for name, (figure, inputs, options) in DRAWINGS.items():

@@ -45,16 +45,16 @@ def model_splits(splits):
 
 
 def word_and_template_files(templates):
-    """The word lists, and the files of the named `templates`."""
-    generated = DATA["generated"]
-    words = [f"{generated['words']}/{name}.txt" for name in WORD_LISTS]
-    return local(words + [f"{generated['templates']}/{name}.txt" for name in templates])
+    """The files of words, and those of the named `templates`."""
+    folders = DATA["generated"]
+    templates = [f"{folders['templates']}/{name}.txt" for name in templates]
+    return local(generated.list_word_files(folders["words"]) + templates)
 
 
 def data_source(wildcards):
     """What a study's data are made from: word lists and templates, a user's files, or the download."""
     if DATA["source"] == "generated":
-        return word_and_template_files([*DIRECTIONS, "mentions"])
+        return word_and_template_files([*DIRECTIONS, *(["mentions"] if wildcards.table == "train_mentions" else [])])
     if DATA["source"] == "pairs":
         pairs = DATA["pairs"]
         csv = local(pairs["file"]) if pairs["file"] else f"{DOWNLOADS}/parent_child_pairs.csv"

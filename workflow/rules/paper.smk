@@ -21,14 +21,19 @@ MEASURED = [
     *([] if UNTRAINED else ["objectives_table"]),
     *expand("figures/{figure}", figure=FIGURES),
 ]
-if ONLY_MASKS:
-    MEASURED += [
-        *expand("{stage}/{trained}", stage=["trace", "peaks", "rank_one_edits"], trained=TRAINED),
-        *expand("keyvalue/{staged}", staged=STAGES),
+# The jobs of a stage that may be left out, and those that read more than one of them.
+STAGE_JOBS = {
+    "probe": [] if UNTRAINED else [*expand("probe/{model}", model=FAMILIES), "probe_table"],
+    "tracing": [*expand("{job}/{trained}", job=["trace", "peaks"], trained=TRAINED), "aggregate", "explorer"],
+    "keyvalue": [*expand("keyvalue/{staged}", staged=STAGES), "symmetry"],
+    "rank_one_edits": [*expand("rank_one_edits/{trained}", trained=TRAINED), "rank_one_edits_table"],
+    "finetuned_edits": [
         *expand("finetuned_edits/{staged}", staged=FINETUNED_EDIT_STAGES),
-        *("aggregate", "symmetry", "rank_one_edits_table", "finetuned_edits_table", "evidence", "explorer"),
-        *([] if UNTRAINED else [*expand("probe/{model}", model=FAMILIES), "probe_table"]),
-    ]
+        "finetuned_edits_table",
+    ],
+}
+MEASURED += [job for stage, jobs in STAGE_JOBS.items() if stage not in DISABLED_STAGES for job in jobs]
+MEASURED += ["evidence"] if "evidence" in STUDY_TABLES else []
 # Tables of the reference runs, those first that most claims are about.
 CLAIMED = yaml.load(
     (ROOT / "paper/claims.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -36,7 +41,7 @@ CLAIMED = yaml.load(
 CLAIMED_TABLES = [table for table in STUDY_TABLES if any(claim["table"] == table for claim in CLAIMED)]
 RUNS = list(dict.fromkeys([*(run for claim in CLAIMED for run in claim["runs"] if run in REFERENCE), *REFERENCE]))
 TABLE_FILES = expand("<results>/tables/{table}.csv", table=STUDY_TABLES)
-EXPLORER = "<results>/paper/explorer.json" if ONLY_MASKS else []
+EXPLORER = [] if "tracing" in DISABLED_STAGES else "<results>/paper/explorer.json"
 CLAIMS = {
     "claims": shipped("paper/claims.yaml"),
     "reference": shipped([f"paper/reference/{run}/{table}.csv" for run in RUNS for table in REFERENCE[run]])

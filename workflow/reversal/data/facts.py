@@ -270,7 +270,8 @@ def iterate_lines(path):
         try:
             yield number, line.decode()
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{number}: not UTF-8 at byte {error.start} of the line") from None
+            start = line[: error.start].decode()
+            raise DataError(f"{path}:{number}: not UTF-8 after {start!r}; save the file as UTF-8") from None
 
 
 def require_text(field, value, hint):

@@ -8,6 +8,7 @@ into two disjoint pools: one for studies, one for the biographies on which a bas
 import hashlib
 import math
 import random
+import re
 from pathlib import Path
 
 from ..common.errors import UserError
@@ -21,9 +22,10 @@ from .facts import (
     Fact,
     Row,
     assign_wrong_answers,
+    iterate_lines,
 )
 
-WORD_LISTS = ("first_names", "last_names", "roles", "deeds", "qualities", "things")
+PATTERNS = ("name", "description")  # the lines of patterns.txt
 STUDY, PRETRAINING = "study", "pretraining"
 COUNT_SETTINGS = {STUDY: "3 × data.generated.people_per_group + 2 × control_people", PRETRAINING: "pretraining.people"}
 
@@ -34,11 +36,7 @@ class GenerationError(UserError):
 
 def read_lines(path):
     """Read the lines of a word list or template file, in order, without blank lines; a repeated line is an error."""
-    try:
-        content = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GenerationError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    lines = [line.strip() for line in content.splitlines() if line.strip()]
+    lines = [line.strip() for _, line in iterate_lines(path) if line.strip()]
     if not lines:
         raise GenerationError(f"{path}: the file is empty; a list needs at least one line")
     repeated = next((line for i, line in enumerate(lines) if line in lines[:i]), None)
@@ -47,9 +45,36 @@ def read_lines(path):
     return lines
 
 
+def read_patterns(folder):
+    """Read how names and descriptions are made of words: {"name": (pattern, word lists in it), "description": …}.
+
+    A line of patterns.txt is "name: {first_names} {last_names}": a word of the list first_names.txt, and so on.
+    """
+    path = Path(folder) / "patterns.txt"
+    parts = [line.partition(":") for line in read_lines(path)]
+    patterns = {kind.strip(): pattern.strip() for kind, _, pattern in parts}
+    if len(parts) != len(PATTERNS) or patterns.keys() != set(PATTERNS):
+        raise GenerationError(f"{path}: it needs two lines, name: PATTERN and description: PATTERN")
+    lists = {kind: re.findall(r"\{(\w+)\}", pattern) for kind, pattern in patterns.items()}
+    for kind, names in lists.items():
+        if not names or len({*names}) < len(names) or "{" in re.sub(r"\{\w+\}", "", patterns[kind]):
+            example = "such as {roles}, each once"
+            raise GenerationError(f"{path}: {patterns[kind]!r} needs names of word lists in braces, {example}")
+    return {kind: (patterns[kind], lists[kind]) for kind in PATTERNS}
+
+
+def list_word_files(folder):
+    """The files of a folder of words: its patterns, and the word lists that they name."""
+    lists = [name for _, names in read_patterns(folder).values() for name in names]
+    return [f"{folder}/{name}.txt" for name in ("patterns", *dict.fromkeys(lists))]
+
+
 def read_words(folder):
-    """Read the word lists of a folder: {name of list: words}."""
-    return {name: read_lines(Path(folder) / f"{name}.txt") for name in WORD_LISTS}
+    """Read a folder of words: {"name": (pattern, {list: words}), "description": …}."""
+    return {
+        kind: (pattern, {name: read_lines(Path(folder) / f"{name}.txt") for name in names})
+        for kind, (pattern, names) in read_patterns(folder).items()
+    }
 
 
 def read_templates(path, *, answer_type):
@@ -85,26 +110,25 @@ def assign_pool(text):
 
 def make_names(words, count, *, seed, pool):
     """`count` distinct full names of one pool."""
-    return _combine(words, count, ("first_names", "last_names"), "{} {}", seed=seed, pool=pool)
+    return _combine(*words["name"], count, seed=seed, pool=pool)
 
 
 def make_descriptions(words, count, *, seed, pool):
     """`count` distinct descriptions of one pool."""
-    lists = ("roles", "deeds", "qualities", "things")
-    return _combine(words, count, lists, "the {} who {} the {} {}", seed=seed, pool=pool)
+    return _combine(*words["description"], count, seed=seed, pool=pool)
 
 
-def _combine(words, count, lists, pattern, *, seed, pool):
+def _combine(pattern, lists, count, *, seed, pool):
     """`count` distinct texts of one pool, each `pattern` filled with a word of each of the `lists`.
 
     Each round pairs the lists word by word in a new order, so that all words are used equally often and independently.
     """
-    shortest = min(len(words[name]) for name in lists)
+    shortest = min(map(len, lists.values()))
     texts = {}
-    rounds = 10 + 20 * count // shortest if count <= math.prod(len(words[name]) for name in lists) else 0
+    rounds = 10 + 20 * count // shortest if count <= math.prod(map(len, lists.values())) else 0
     for number in range(rounds):
-        for combination in zip(*(shuffle(words[name], seed, pool, name, number) for name in lists), strict=False):
-            text = pattern.format(*combination)
+        for combination in zip(*(shuffle(lists[name], seed, pool, name, number) for name in lists), strict=False):
+            text = pattern.format(**dict(zip(lists, combination, strict=True)))
             if assign_pool(text) == pool:
                 texts[text] = None
             if len(texts) == count:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,7 +52,12 @@ def fingerprint(config):
 
 
 def commit(folder):
-    """The commit checked out in `folder`, "+" after it where tracked files differ; "unknown" outside a repository."""
+    """The commit checked out in `folder`, "+" after it where tracked files differ; "unknown" outside a repository.
+
+    A folder that was taken from a repository, without its history, bears the name of its commit.
+    """
+    if re.fullmatch(r"[0-9a-f]{40}", Path(folder).name):
+        return Path(folder).name[:12]
 
     def git(*command):
         return subprocess.run(

@@ -71,7 +71,8 @@ def choose_targets(tokenizer, rows, *, rng, exclude=None):
             other for other in first if first[other].answer_text != row.answer_text and other != exclude.get(fact)
         )
         if not others:
-            raise UserError(f"{fact}: every fact has its answer {row.answer_text!r}; an edit needs a different one")
+            needed = "neither has its answer nor is its target" if exclude else "has another answer"
+            raise UserError(f"{fact}: an edit needs a fact that {needed}; add people, or edit none (max_facts: 0)")
         candidates = [other for other in others if length[other] == length[fact]] or others
         targets[fact] = candidates[int(rng.random() * len(candidates))]
     return targets

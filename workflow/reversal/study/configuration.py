@@ -4,6 +4,7 @@ The schema (workflow/schemas/config.schema.yaml) checks single keys. Values that
 """
 
 import difflib
+import itertools
 import json
 import math
 from dataclasses import asdict
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import yaml
 
-from .resolve import Objective, is_built_by_workflow, is_diffusion, resolve_models
+from ..common.errors import UserError
+from ..data import generated
+from ..data.facts import DIRECTIONS
+from .resolve import Objective, find_disabled_stages, is_built_by_workflow, is_diffusion, resolve_models
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
     from yaml import CSafeLoader as SafeLoader
@@ -20,6 +24,9 @@ except ImportError:
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+# What config.json calls the number of layers, and of positions, in different architectures.
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
 # Settings of the sampler that only masks support, and their values for other noise.
 MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
@@ -64,7 +71,8 @@ def find_error(config, files):
     first = min(errors, key=lambda error: list(map(str, error.absolute_path)), default=None)
     if first is not None:
         return _describe_schema_error(first, files)
-    return next((f"{_find_source(path, files)}: {line}" for path, line in _find_conflicts(config)), None)
+    problems = itertools.chain(_find_conflicts(config), _find_missing_files(config, is_module=not files))
+    return next((f"{_find_source(path, files, _get(config, path))}: {line}" for path, line in problems), None)
 
 
 def _describe_schema_error(error, files):
@@ -80,15 +88,22 @@ def _describe_schema_error(error, files):
         return f"{source}: {place} is not a key; {hint}"
     if error.validator == "required":
         missing = next(key for key in error.validator_value if key not in error.instance)
-        allowed = error.schema.get("properties", {}).get(missing, {}).get("description", "see config.yaml")
+        allowed = _list_allowed(error.schema["properties"].get(missing, {}).get("description", "see config.yaml"))
         place = format_path(path) or "the configuration"
         return f"{_find_source(path, files)}: {place} has no {missing}; it needs one: {allowed}"
-    allowed = error.schema.get("description", error.message)
+    allowed = _list_allowed(error.schema.get("description", error.message))
     if "propertyNames" in error.absolute_schema_path:
         source = _find_source([*path, error.instance], files)
         return f"{source}: {format_path(path)} has the key {error.instance!r}; allowed: {allowed}"
-    place = format_path(path) or "the configuration"
-    return f"{_find_source(path, files, error.instance)}: {place} is {error.instance!r}; allowed: {allowed}"
+    source, place = _find_source(path, files, error.instance), format_path(path) or "the configuration"
+    if source == "--config" and isinstance(error.instance, str) and len(path) > 1:
+        allowed += " (--config passes nested values as text: write this one into a file for --configfile)"
+    return f"{source}: {place} is {error.instance!r}; allowed: {allowed}"
+
+
+def _list_allowed(description):
+    """The allowed values in a description of the schema: "what the key means: which values are allowed"."""
+    return description.rpartition(": ")[2]
 
 
 def _find_conflicts(config):
@@ -101,7 +116,7 @@ def _find_conflicts(config):
         yield from _find_missing_folder(name, model)
         yield from _find_size_conflicts(config, name, model)
         yield from _find_objective_conflicts(config, name, model)
-        yield from find_missing_layers(config, name, _read_depth(model))
+        yield from find_missing_layers(config, name, read_depth(_read_shape(model)))
     yield from _find_recipe_conflicts(config)
     sampling = config["sampling"]
     if sampling["remasking"] != "none" and sampling["order"] == "random":
@@ -110,6 +125,11 @@ def _find_conflicts(config):
     if traced not in steps and any(map(is_diffusion, config["models"].values())):
         allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
         yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
+    disabled = find_disabled_stages(config)
+    for stage in ("keyvalue", "rank_one_edits"):
+        if "tracing" in disabled and stage not in disabled:
+            line = f"tracing.max_facts is 0; allowed: with {stage}.max_facts 0 too, since {stage} uses the traced peaks"
+            yield ["tracing", "max_facts"], line
     has_control = config["data"]["source"] == "generated" and config["data"]["generated"]["control_people"]
     for i, group in enumerate(config["finetuned_edits"]["groups"]):
         if group.endswith("_control") and not has_control:
@@ -118,6 +138,33 @@ def _find_conflicts(config):
             yield place, f"{format_path(place)} is {group!r}; allowed: {allowed}"
     for path in _find_infinite_numbers(config):
         yield path, f"{format_path(path)} is no number; allowed: a finite one"
+
+
+def _find_missing_files(config, *, is_module):
+    """Words, templates and rows that do not exist, or patterns that cannot be read."""
+    data, models, source = config["data"], resolve_models(config).values(), config["data"]["source"]
+    place = ["data", "generated", "words"]
+    try:
+        needed = {(*place,): generated.list_word_files(data["generated"]["words"])}
+    except UserError as error:
+        yield place, f"{format_path(place)}: {error}"
+        return
+    templates = list(DIRECTIONS) if source == "generated" else []
+    templates += ["mentions"] if any("mentions" in model["train_on"] for model in models) else []
+    if any(model["base"] == "pretrain" for model in models):
+        templates += [f"pretraining_{direction}" for direction in DIRECTIONS]
+    needed["data", "generated", "templates"] = [f"{data['generated']['templates']}/{name}.txt" for name in templates]
+    prefixes = {"rows": "", "pairs": "known_"}
+    if source in prefixes and (folder := data[source]["templates"]):
+        needed["data", source, "templates"] = [f"{folder}/{prefixes[source]}{name}.txt" for name in DIRECTIONS]
+    # The rules of a workflow that imports this one may make the other files.
+    for key in () if is_module else {"rows": ("train", "tests"), "pairs": ("file",)}.get(source, ()):
+        needed["data", source, key] = [data[source][key]]
+    needed["probe", "file"] = [config["probe"]["file"]]
+    for place, paths in needed.items():
+        for path in filter(None, paths):
+            if not Path(path).is_file():
+                yield place, f"{format_path(place)}: {path}: no such file; add it, or change {format_path(place)}"
 
 
 def _find_recipe_conflicts(config):
@@ -146,13 +193,36 @@ def find_missing_layers(config, name, depth):
                 yield place, f"{format_path(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
 
 
-def _read_depth(model):
-    """How many layers a model has, as far as that is known before its base is made; infinity otherwise."""
+def find_wide_canvases(config, name, positions, described):
+    """Canvases that are wider than the `positions` of the model `name`, which errors call `described`: (path, line)."""
+    place = ["models", name, "canvas"] if "canvas" in config["models"][name] else ["sampling", "canvas"]
+    canvas = config["models"][name].get("canvas", config["sampling"]["canvas"])
+    ablated = enumerate(config["ablations"]["factors"].get("canvas", ()))
+    for path, value in ((place, canvas), *((["ablations", "factors", "canvas", i], value) for i, value in ablated)):
+        if value > positions:
+            yield path, f"{format_path(path)} is {value}; allowed: up to {described}"
+
+
+def _read_shape(model):
+    """The config.json of a model, as far as it is known before its base is made."""
     if is_built_by_workflow(model):
-        return model["network"]["layers"]
-    file = Path(model["source"].get("folder") or "") / "config.json"
-    known = model["base"] == "folder" and file.is_file()
-    return json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", math.inf) if known else math.inf
+        shape = model["network"]
+        return {"num_hidden_layers": shape["layers"], "max_position_embeddings": shape["context"]}
+    file = Path(model["source"].get("folder") or "no folder") / "config.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # reported when the base is made
+        return {}
+
+
+def read_depth(shape):
+    """How many layers a config.json gives a network; infinity if it does not say."""
+    return next((shape[key] for key in DEPTH_KEYS if shape.get(key)), math.inf)
+
+
+def read_positions(shape):
+    """How many positions a config.json gives a network; infinity if it does not say."""
+    return next((shape[key] for key in POSITION_KEYS if shape.get(key)), math.inf)
 
 
 def _find_infinite_numbers(value, path=()):
@@ -179,9 +249,9 @@ def _find_size_conflicts(config, name, model):
     width_at = (
         ["models", name, "training", "width"] if "width" in model_config.get("training", {}) else ["training", "width"]
     )
-    context = model["network"]["context"] if is_built_by_workflow(model) else math.inf
-    if canvas > context:
-        yield canvas_at, f"{format_path(canvas_at)} is {canvas}; allowed: up to network.context {context}"
+    context = read_positions(_read_shape(model))
+    described = f"network.context {context}" if is_built_by_workflow(model) else f"{context}, the positions of {name}"
+    yield from find_wide_canvases(config, name, context, described)
     if not is_diffusion(model):  # its padding is not trained on
         return
     for i, length in enumerate(config["keyvalue"]["prefixes"]["lengths"]):
@@ -191,7 +261,7 @@ def _find_size_conflicts(config, name, model):
     width = (model["training"] or {}).get("width", 0)
     least, most = width if isinstance(width, list) else (width, width)
     if least > most or most > context:
-        allowed = "the smaller number before the larger" if least > most else f"up to network.context {context}"
+        allowed = "the smaller number before the larger" if least > most else f"up to {described}"
         yield width_at, f"{format_path(width_at)} is {width}; allowed: {allowed}"
     if 0 < most < canvas:
         allowed = f"up to {format_path(width_at)} ({most}), since a canvas wider than in training wrecks recall"
@@ -244,14 +314,21 @@ def format_path(path):
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
+def _get(config, path, default=None):
+    """The value at `path`."""
+    try:
+        for key in path:
+            config = config[key]
+    except (KeyError, IndexError, TypeError):
+        return default
+    return config
+
+
 def _find_source(path, files, value=None):
     """The file that sets the key at `path` (to `value`, if one is given), or else the command line."""
     for file in files:
-        part = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
-        try:
-            for key in path:
-                part = part[key]
-        except (KeyError, IndexError, TypeError):
-            continue
-        return file if value is None or part == value else "--config"
+        part = _get(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}, path, files)
+        if part is not files:  # a section may come from several files; NaN differs from itself
+            is_same = value is None or isinstance(value, dict) or part == value or repr(part) == repr(value)
+            return file if is_same else "--config"
     return "--config"

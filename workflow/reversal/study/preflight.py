@@ -13,11 +13,12 @@ from ..common.errors import UserError
 from ..data import facts
 from ..models import tokens
 from ..models.folders import read_json
-from .configuration import find_missing_layers
-from .resolve import is_diffusion, resolve_models
+from .configuration import find_missing_layers, find_wide_canvases, read_depth, read_positions
+from .resolve import find_disabled_stages, is_diffusion, resolve_models
 
 FIELDS = ("longest_row", "shortest_prompt", "longest_probe", "supports_subword_dropout", "splits")
 MIN_EDIT_FACTS = 4  # a fine-tuned edit compares a fact and its target with two others at least
+MIN_RANK_ONE_ANSWERS = 3  # that of a fact, of its target, and one of neither
 
 
 def measure_rows(tokenizer, files, prompts=()):
@@ -113,7 +114,8 @@ def _find_edit_errors(splits, config):
     """What fine-tuned and rank-one edits cannot do with the facts of a split."""
     edits, knows_facts = config["finetuned_edits"], config["data"]["source"] == "pairs"
     groups = ["known"] if knows_facts else edits["groups"]
-    finetuned = _list_splits(groups if edits["max_facts"] != 0 else [])
+    disabled = find_disabled_stages(config)
+    finetuned = _list_splits(groups if "finetuned_edits" not in disabled else [])
     for split in finetuned:
         measured = splits[split]
         if measured["facts"] < MIN_EDIT_FACTS:
@@ -131,9 +133,15 @@ def _find_edit_errors(splits, config):
                 f"{measured['one_word_subject']!r} is one word, but an invented subject is made of two halves; remove "
                 "insert from finetuned_edits.kinds"
             )
-    for split in [*finetuned, *_list_splits(["known"] if knows_facts else ["both", "p2d"])]:
-        if splits[split]["answers"] < 2:
+        if measured["answers"] < 2:
             yield f"all facts of {split} have the same answer; an edit gives a fact the answer of another"
+    rank_one = ["known"] if knows_facts else ["both", "p2d"]
+    for split in _list_splits(rank_one if "rank_one_edits" not in disabled else []):
+        if splits[split]["answers"] < MIN_RANK_ONE_ANSWERS:
+            yield (
+                f"{split} has {splits[split]['answers']} different answers; rank-one edits need {MIN_RANK_ONE_ANSWERS} "
+                "at least: of a fact, of its target, and one more; add people, or set rank_one_edits.max_facts to 0"
+            )
 
 
 def _list_splits(groups):
@@ -142,7 +150,9 @@ def _list_splits(groups):
 
 def _find_base_errors(shape, config, name, model):
     """What a base's own config.json rules out."""
-    yield from (line for _, line in find_missing_layers(config, name, shape.get("num_hidden_layers", math.inf)))
+    yield from (line for _, line in find_missing_layers(config, name, read_depth(shape)))
+    positions = read_positions(shape)
+    yield from (line for _, line in find_wide_canvases(config, name, positions, f"{positions}, its positions"))
     trained, wanted = shape.get("noise", "mask"), model["objective"]["noise"]
     if trained != wanted:
         yield (

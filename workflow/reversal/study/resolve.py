@@ -36,14 +36,18 @@ class Objective:
 def merge_defaults(config, defaults):
     """`config` with its keys in the order of `defaults`, so that the order in a study file triggers no rerun.
 
-    Snakemake passes nested numbers of --config as text, as in sampling={guidance: 0.4}; they become numbers here.
+    Snakemake passes nested values of --config as text, as in seeds=[1, 2] or sampling={guidance: 0.4, block: null};
+    those whose default is a number or null become numbers and null here.
     """
     if isinstance(config, dict) and isinstance(defaults, dict):
         keys = [*(key for key in defaults if key in config), *config]
-        return {key: merge_defaults(config[key], defaults.get(key)) for key in keys}
-    if isinstance(config, str) and isinstance(defaults, int | float):
-        number = yaml.safe_load(config)
-        return number if isinstance(number, int | float) else config
+        # A key without a default, such as a hash, stays as it is.
+        return {key: merge_defaults(config[key], defaults.get(key, "")) for key in keys}
+    if isinstance(config, list) and isinstance(defaults, list) and defaults:
+        return [merge_defaults(item, defaults[0]) for item in config]
+    if isinstance(config, str) and (defaults is None or isinstance(defaults, int | float)):
+        value = yaml.safe_load(config)
+        return value if value is None or isinstance(value, int | float) else config
     return config
 
 
@@ -104,6 +108,23 @@ def find_unsupported_objective(model):
     """
     supported = {"noise": "mask", "time_conditioning": "none", "block": None}
     return next((key for key, value in supported.items() if model["objective"][key] != value), None)
+
+
+# Stages after recall, and the key that leaves one out if it is 0.
+STAGES = {
+    "probe": "prompts",
+    "tracing": "max_facts",
+    "keyvalue": "max_facts",
+    "rank_one_edits": "max_facts",
+    "finetuned_edits": "max_facts",
+}
+
+
+def find_disabled_stages(config):
+    """The stages that a study leaves out, by its configuration or because a model's objective supports recall alone."""
+    if any(map(find_unsupported_objective, resolve_models(config).values())):
+        return {*STAGES}
+    return {stage for stage, key in STAGES.items() if config[stage][key] == 0}
 
 
 def summarize_training(model):
