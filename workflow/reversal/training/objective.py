@@ -161,16 +161,12 @@ def add_masked_context(ids, real, following, objective, *, generator):
     no other. A share 1 − `masked_context` of the rows stay as they are, with weights at the tokens that are `following`
     another; what comes after these rows does not matter.
     """
-    t = stratified_times(len(ids), generator=generator)[torch.randperm(len(ids), generator=generator)]
+    t = stratified_times(len(ids), generator=generator)
     hit = torch.rand(ids.shape, generator=generator) < t[:, None]
     has_context = torch.rand(len(ids), 1, generator=generator) < objective.masked_context
     is_word = torch.nn.functional.pad(real[:, 1:], (0, 1))  # without the end token, which separates copy and row
-    copy = torch.where(has_context & hit & is_word, ids[:, -1:], ids)
-    weights = torch.where(
-        has_context,
-        torch.cat([torch.zeros_like(following), real.float()], 1),
-        torch.cat([following, torch.zeros_like(following)], 1),
-    )
+    copy = torch.where(has_context & hit & is_word, ids[:, -1:], ids)  # every row is padded with end tokens
+    weights = torch.cat([following * ~has_context, real * has_context], 1)
     return Targets(torch.cat([copy, ids], 1), torch.cat([ids, ids], 1), weights / weights.sum())
 
 
