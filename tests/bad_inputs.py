@@ -122,7 +122,32 @@ CONFIGURATIONS = [
     (
         ["models", "ar", "train_on"],
         ["backwards"],
-        "models.ar.train_on[0] is 'backwards'; allowed: facts, reversed or mentions",
+        "models.ar.train_on[0] is 'backwards'; allowed: facts, reversed, mentions, control",
+    ),
+    (
+        ["models", "ar", "train_on"],
+        ["facts", "control_mentions"],
+        "models.ar.train_on has control_mentions; allowed: with objective.people control",
+    ),
+    (
+        ["models", "ar", "objective"],
+        {"whole_entities": True},
+        "models.ar.objective.whole_entities is True; allowed: for diffusion models only",
+    ),
+    (
+        ["models", "ar", "objective"],
+        {"masked_context": 0.5, "protect": "subject"},
+        "models.ar.objective.protect is 'subject'; allowed: none with a masked context",
+    ),
+    (
+        ["models", "mdm", "objective"],
+        {"masked_context": 0.5},
+        "models.mdm.objective.masked_context is 0.5; allowed: 0 for a diffusion model",
+    ),
+    (
+        ["models", "ar"],
+        {"family": "autoregressive", "base": "scratch", "network": {"positions": "none"}},
+        "models.ar.network.positions is 'none'; allowed: rotary for ar",
     ),
     (
         ["models", "ar", "objective"],

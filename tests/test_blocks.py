@@ -144,3 +144,16 @@ def test_interrupted_training_with_blocks_ends_in_the_same_weights(tmp_path, mon
     resumed = train(tmp_path / "killed")
     assert next(steps) < 9 + 16  # it did not begin again
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_training_with_blocks_in_bfloat16_follows_that_in_float32(monkeypatch):
+    """On a GPU training runs in bfloat16; here the same autocast is switched on for the CPU."""
+    recipe = loop.Recipe(epochs=6, batch=4, learning_rate=3e-3, warmup_steps=2, width=10, seed=1)
+    autocast, losses = torch.autocast, {}
+    for precise in (True, False):
+        monkeypatch.setattr(torch, "autocast", lambda kind, dtype, enabled: autocast(kind, dtype, not precise))  # noqa: B023
+        net = loop.prepare_network(network.new(**SHAPE, seed=0), Objective(block=4), seed=0)
+        losses[precise] = loop.fit(net, [row.tolist() for row in IDS], recipe, objective=Objective(block=4)).loss
+        assert next(net.parameters()).dtype == torch.float32
+    difference = (losses[True] - losses[False]).abs()
+    assert 0 < difference.max() < 0.02 * losses[True].max()  # bfloat16 has eight bits

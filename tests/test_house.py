@@ -138,6 +138,7 @@ def test_the_schema_allows_the_words_that_the_library_knows():
             models_vocabulary.NOISES,
             models_vocabulary.PROTECTED,
             models_vocabulary.TIMES,
+            models_vocabulary.POSITIONS,
             facts.TRAIN_ON,
             ("all", "control"),
             batches.PRECISIONS,

@@ -12,7 +12,7 @@ from reversal.models import network, tokens
 from reversal.recall import noised
 from reversal.recall.sampling import Sampling
 from reversal.training import dataset, loop, objective
-from reversal.training.objective import EVERYWHERE, OBJECT, PROMPT, SUBJECT, Objective
+from reversal.training.objective import EVERYWHERE, OBJECT, PROMPT, SUBJECT, UNPROTECTED, Objective
 
 KINDS = {
     "mask": {},
@@ -179,7 +179,9 @@ def test_training_rows_mark_the_subject_of_the_people_whom_the_objective_protect
     for people, control in ((0.5, ()), ("control", {"p2d-03"})):
         data = dataset.read(tokenizer, files, Objective(protect="subject", people=people), control)
         for row, ids, marks in zip([*rows, *rows], data.rows, data.marks, strict=True):
-            protected = [token for token, mark in zip(ids, marks, strict=True) if mark & SUBJECT]
+            protected = [
+                token for token, mark in zip(ids, marks, strict=True) if mark & (SUBJECT | UNPROTECTED) == SUBJECT
+            ]
             name = row.subject_text if facts.is_protected(row.fact, people, control) else ""
             assert tokenizer.decode(protected).strip() == name
     assert dataset.read(tokenizer, files, EVERYWHERE).marks is None

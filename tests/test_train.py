@@ -307,10 +307,12 @@ def test_a_model_fine_tuned_with_an_adapter_is_an_ordinary_model_folder(base, tm
     assert not torch.equal(tuned.model.layers[0].mlp.up_proj.weight, before.model.layers[0].mlp.up_proj.weight)
 
 
-def test_two_processes_follow_the_loss_curve_of_one(base, tmp_path):
+@pytest.mark.parametrize("objective", [{}, {"block": 4}], ids=["whole", "blocks"])
+def test_two_processes_follow_the_loss_curve_of_one(objective, base, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        loop.run(task(base, tmp_path / name, subword_dropout=0.1), processes={"one": 1, "two": 2}[name])
+        chosen = task(base, tmp_path / name, subword_dropout=0.1) | {"objective": objective}
+        loop.run(chosen, processes={"one": 1, "two": 2}[name])
     one, two = (pd.read_csv(tmp_path / name / "training.csv") for name in ("one", "two"))
     assert len(one) == len(two)
     assert (one.loss - two.loss).abs().max() < 2e-3 * one.loss.max()

@@ -54,7 +54,7 @@ rule prepare:
     benchmark:
         "<results>/benchmarks/prepare/{table}.tsv"
     wildcard_constraints:
-        table="|".join(["facts", "train", "train_mentions", *ALL_SPLITS]),
+        table="|".join(["facts", "train", "train_mentions", "train_identity", *ALL_SPLITS]),
     priority: FIRST_OF_ALL
     localrule: True
     conda:

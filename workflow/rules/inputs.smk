@@ -15,10 +15,11 @@ def require_mask_model(wildcards):
     """The folder of a model to be traced or edited, which puts masks into a canvas; stop if it knows other noise."""
     name = wildcards.model
     if key := find_unsupported_objective(MODELS[name]):
-        value = MODELS[name]["objective"][key]
+        section, field = key.split(".")
         sys.exit(
-            f"error: models.{name}.objective.{key} is {value}; only recall can be measured, by the target "
-            "`objectives`: tracing, keys and values, edits and the post support masks on whole rows, without times"
+            f"error: models.{name}.{key} is {MODELS[name][section][field]}; only recall can be measured, by the target "
+            "`objectives`: tracing, keys and values, edits and the post support masks on whole rows, without times, "
+            "and rotary positions"
         )
     return f"<results>/models/{name}/{wildcards.get('stage') or f'seed_{wildcards.seed}'}"
 
@@ -54,7 +55,8 @@ def word_and_template_files(templates):
 def data_source(wildcards):
     """What a study's data are made from: word lists and templates, a user's files, or the download."""
     if DATA["source"] == "generated":
-        return word_and_template_files([*DIRECTIONS, *(["mentions"] if wildcards.table == "train_mentions" else [])])
+        own = {"train_mentions": ["mentions"], "train_identity": ["identity"]}
+        return word_and_template_files([*DIRECTIONS, *own.get(wildcards.table, [])])
     if DATA["source"] == "pairs":
         pairs = DATA["pairs"]
         csv = local(pairs["file"]) if pairs["file"] else f"{DOWNLOADS}/parent_child_pairs.csv"

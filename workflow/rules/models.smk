@@ -69,6 +69,7 @@ rule tokenizer:
         "../../envs/reversal.yaml"
     params:
         **{name: config["pretraining"][name] for name in ("people", "rows", "seed")},
+        name_first=DATA["generated"]["name_first"],
         words=lambda wildcards, input: str(Path(input.lists[0]).parent),
         templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
         network=setting("network"),
@@ -100,6 +101,7 @@ rule base_pretrain:
         gpu=1,
     params:
         **config["pretraining"],
+        name_first=DATA["generated"]["name_first"],
         words=lambda wildcards, input: str(Path(input.lists[0]).parent),
         templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
         causal=is_causal,

@@ -9,7 +9,7 @@ with jobs.job(snakemake) as job:
     pretrain(
         output.model,
         output.history,
-        Biographies(params.words, params.templates, params.people, params.rows, params.seed),
+        Biographies(params.words, params.templates, params.people, params.rows, params.seed, params.name_first),
         tokenizer_folder=snakemake.input.tokenizer,
         causal=params.causal,
         shape=params.network,

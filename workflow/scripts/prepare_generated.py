@@ -6,7 +6,10 @@ from reversal.data import facts, generated
 with jobs.job(snakemake):
     people, train, splits = generated.make(**snakemake.params.settings)
     tables = {"facts": people, "train": train, **splits}
+    folder = snakemake.params.settings["templates"]
     if snakemake.wildcards.table == "train_mentions":
-        templates = generated.read_mentions(f"{snakemake.params.settings['templates']}/mentions.txt")
-        tables["train_mentions"] = generated.make_mentions(people, templates)
+        tables["train_mentions"] = generated.make_mentions(people, generated.read_mentions(f"{folder}/mentions.txt"))
+    if snakemake.wildcards.table == "train_identity":
+        identities = generated.read_identities(f"{folder}/identity.txt")
+        tables["train_identity"] = generated.make_identities(people, identities)
     facts.write(tables[snakemake.wildcards.table], snakemake.output[0])

@@ -83,7 +83,13 @@ FORWARD_REVERSE = {group: select_splits(group) for group in GROUPS}
 # {split of wrong answers: the split whose prompts it uses}, for the likelihood test.
 RANDOMIZED = {f"{name}_randomized": name for name in RECALL_SPLITS}
 # {what a model can be trained on: the file of its rows}.
-TRAIN_ON = {"facts": "train", "reversed": "train_reversed", "mentions": "train_mentions"}
+TRAIN_ON = {
+    "facts": "train",
+    "reversed": "train_reversed",
+    "mentions": "train_mentions",
+    "control_mentions": "train_mentions",
+    "identity": "train_identity",
+}
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,22 @@ def read_templates(path, *, answer_type):
     return templates
 
 
+def read_directions(folder, *, prefix="", name_first=False):
+    """Read the templates of both directions from a folder: {direction: templates}.
+
+    With `name_first`, those that ask for the name are those that ask for the description with the two exchanged: the
+    same words in the same places, so that nothing but the order of name and description is new in them.
+    """
+    templates = {
+        direction: read_templates(Path(folder) / f"{prefix}{direction}.txt", answer_type=answer_type)
+        for direction, answer_type in DIRECTIONS.items()
+    }
+    if name_first:
+        swap = {"name": "{description}", "description": "{name}"}
+        templates["d2p"] = [template.format(**swap) for template in templates["p2d"]]
+    return templates
+
+
 def read_prompts(path, count):
     """Read the first prompts of a file with lines "prompt" or "prompt => answer": [(prompt, answer or None), …]."""
     pairs = [line.partition("=>") for line in read_lines(path)]
@@ -170,12 +186,13 @@ def fill_template(template, number, fact, *, answer_type, tail=True):
     )
 
 
-def make_training_rows(facts, templates, *, train_templates):
-    """Every fact in every training template of the directions of its group."""
+def make_training_rows(facts, templates, *, train_templates, name_first=False):
+    """Every fact in every training template of the directions of its group; with `name_first`, of p2d alone."""
     return [
         fill_template(template, number, fact, answer_type=answer_type)
         for fact in facts
         for direction, answer_type in DIRECTIONS.items()
+        if direction == "p2d" or not name_first
         if CONTROL_GROUPS.get(fact.group, fact.group) in (direction, "both")
         for number, template in enumerate(templates[direction][:train_templates])
     ]
@@ -190,6 +207,23 @@ def make_test_rows(facts, templates, split, *, train_templates, test_templates):
         for fact in facts
         if fact.group == split.group
         for number, template in held_out
+    ]
+
+
+def make_identities(facts, templates):
+    """Sentences that say of each name, and of each description, that it is itself; none has both of a fact."""
+    return [
+        Row(
+            fact=fact.id,
+            template=number,
+            prompt=f"{opening}{entity}{between.rstrip()}",
+            completion=f" {entity}{ending}",
+            subject=(len(opening), len(opening) + len(entity)),
+            answer=(1, 1 + len(entity)),
+        )
+        for fact in facts
+        for entity in (fact.name, fact.description)
+        for number, (opening, between, ending) in enumerate(template.split("{entity}") for template in templates)
     ]
 
 
@@ -211,6 +245,15 @@ def make_mentions(facts, templates):
     ]
 
 
+def read_identities(path):
+    """Read templates with two {entity}, a space before the second."""
+    templates = read_lines(path)
+    for template in templates:
+        if template.count("{entity}") != 2 or not template.split("{entity}")[1].endswith(" "):
+            raise GenerationError(f"{path}: {template!r} needs two {{entity}}, and a space before the second")
+    return templates
+
+
 def read_mentions(path):
     """Read templates with one {person} and a word after it."""
     templates = read_lines(path)
@@ -220,12 +263,19 @@ def read_mentions(path):
     return templates
 
 
-def make(*, words, templates, people_per_group, train_templates, test_templates, control_people=0, seed):
+def make(
+    *,
+    words,
+    templates,
+    people_per_group,
+    train_templates,
+    test_templates,
+    control_people=0,
+    name_first=False,
+    seed,
+):
     """The facts, training rows and {split: rows} of the generated set, from folders of words and templates."""
-    templates_by_direction = {
-        direction: read_templates(Path(templates) / f"{direction}.txt", answer_type=answer_type)
-        for direction, answer_type in DIRECTIONS.items()
-    }
+    templates_by_direction = read_directions(templates, name_first=name_first)
     counts = {"train_templates": train_templates, "test_templates": test_templates}
     for direction, lines in templates_by_direction.items():
         if sum(counts.values()) > len(lines):
@@ -244,18 +294,23 @@ def make(*, words, templates, people_per_group, train_templates, test_templates,
         name: assign_wrong_answers(splits[split], rng=random.Random(f"{name} {seed}"))
         for name, split in sources.items()
     }
-    train = make_training_rows(facts, templates_by_direction, train_templates=train_templates)
+    options = {"train_templates": train_templates, "name_first": name_first}
+    train = make_training_rows(facts, templates_by_direction, **options)
     return facts, train, splits | wrong
 
 
-def make_biographies(words, templates, *, people_count, rows, seed):
-    """`rows` sentences about people of the pretraining pool, in both directions; facts and templates drawn by hash."""
+def make_biographies(words, templates, *, people_count, rows, seed, name_first=False):
+    """`rows` sentences about people of the pretraining pool; facts and templates are drawn by hash.
+
+    They are in both directions, or with `name_first` from person to description alone.
+    """
+    directions = ["p2d"] if name_first else ["d2p", "p2d"]
     names = make_names(words, people_count, seed=seed, pool=PRETRAINING)
     descriptions = make_descriptions(words, people_count, seed=seed, pool=PRETRAINING)
     for row in range(rows):
         draw = int(digest(seed, "row", row)[:24], 16)
         draw, person = divmod(draw, people_count)
-        draw, direction = divmod(draw, 2)
-        sentences = templates["p2d" if direction else "d2p"]
+        draw, direction = divmod(draw, len(directions))
+        sentences = templates[directions[direction]]
         sentence = sentences[draw % len(sentences)]
         yield sentence.replace("{name}", names[person]).replace("{description}", descriptions[person])

@@ -26,6 +26,8 @@ def describe_objective(row):
     if row.family == "autoregressive":
         words = "next token, half of the rows backwards" if "reversed" in row.train_on else "next token"
         words += {"none": "", "subject": ", never the subject's", "prompt": ", the answer's alone"}[protect]
+        if getattr(row, "masked_context", 0):
+            words += f", {percent(row.masked_context)} of the rows after a masked copy"
     else:
         noised = {"mask": "masked", "uniform": "replaced", "gaussian": "blurred"}[row.noise]
         words = f"any token {noised}" if row.rate == "uniform" else f"{percent(float(row.rate))} of the tokens {noised}"
@@ -36,9 +38,15 @@ def describe_objective(row):
             words = f"the subject {noised} only with the object"
         if row.noise == "mask" and row.time_conditioning == "embedded":
             words += ", time-conditioned"
+        if getattr(row, "whole_entities", False):
+            words += ", whole entities"
     if protect != "none" and row.people != "all":
         words += f" of {percent(float(row.people))} of the people"
-    return words + (", named elsewhere" if "mentions" in row.train_on else "")
+    if getattr(row, "positions", "rotary") != "rotary":
+        words += f", {row.positions} positions".replace("none", "no")
+    kinds = row.train_on.split("+")
+    added = {"mentions": "named elsewhere", "control_mentions": "control named elsewhere", "identity": "“A is A”"}
+    return words + "".join(f", {text}" for kind, text in added.items() if kind in kinds)
 
 
 def _add_descriptions(table):

@@ -41,6 +41,42 @@ class RoundedRotaryEmbedding(LlamaRotaryEmbedding):
         return cos.bfloat16().to(x.dtype), sin.bfloat16().to(x.dtype)
 
 
+class NoRotation(nn.Module):
+    """In place of RoPE: cosines of 1 and sines of 0 (1, T, head), which rotate nothing."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.width = config.hidden_size // config.num_attention_heads
+
+    def forward(self, x, position_ids):
+        """The tables in the dtype of `x` (B, T, D)."""
+        ones = x.new_ones(1, x.shape[1], self.width)
+        return ones, torch.zeros_like(ones)
+
+
+class PositionedEmbedding(nn.Embedding):
+    """Token embeddings with a learned embedding of the position added, counted from the start of the row."""
+
+    def __init__(self, tokens, width, context, std):
+        super().__init__(tokens, width)
+        self.positions = nn.Parameter(torch.empty(context, width))
+        for table in (self.weight, self.positions):
+            nn.init.normal_(table, std=std)
+
+    def forward(self, ids):
+        """The embeddings (B, T, D) of `ids` (B, T)."""
+        return super().forward(ids) + self.positions[: ids.shape[1]]
+
+
+class AbsoluteLlama(LlamaForCausalLM):
+    """A Llama with learned absolute positions in place of RoPE."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        sizes = config.vocab_size, config.hidden_size, config.max_position_embeddings
+        self.model.embed_tokens = PositionedEmbedding(*sizes, config.initializer_range)
+
+
 class TimeEmbedding(nn.Module):
     """Embeds times (…,) as vectors (…, D): their sines and cosines through two layers. A new one returns zeros."""
 
@@ -72,7 +108,8 @@ def configuration(
 ):
     """The Llama configuration of a network over `vocab` real tokens.
 
-    `objective` has the `noise` and `time_conditioning` that the network is made for, where they are not the default.
+    `objective` has what is not the default of `positions` and of the `noise` and `time_conditioning` that the network
+    is made for.
     """
     return LlamaConfig(
         vocab_size=vocab if causal else vocab + 1,
@@ -99,19 +136,26 @@ def new(*, seed, **shape):
     config = configuration(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = (_class_of(config) or LlamaForCausalLM)(config)
+        net = _network_class(config, LlamaForCausalLM)(config)
     return _prepare(net)
-
-
-def _class_of(config):
-    """The class of a network that has more than transformers' own: a time embedding, or a store."""
-    if _has_time_embedding(config):
-        return TimeConditionedLlama
-    return StoreLlama if getattr(config, "store", None) else None
 
 
 def _has_time_embedding(config):
     return getattr(config, "time_conditioning", "none") == "embedded"
+
+
+def _positions(config):
+    """What tells a network of this configuration where a token stands: "rotary", "absolute" or "none"."""
+    return getattr(config, "positions", "rotary")
+
+
+def _network_class(config, default):
+    """The class of a network that needs one of its own by its configuration, or else the `default`."""
+    if _has_time_embedding(config):
+        return TimeConditionedLlama
+    if getattr(config, "store", None):
+        return StoreLlama
+    return AbsoluteLlama if _positions(config) == "absolute" else default
 
 
 def add_time_embedding(net, *, seed):
@@ -150,9 +194,11 @@ def parts(net):
 
 
 def _prepare(net):
-    """The network in eval mode, with rounded RoPE tables if its configuration says so."""
+    """The network in eval mode, with rounded RoPE tables, or without RoPE, if its configuration says so."""
     if getattr(net.config, "rounded_rope", False):
         net.model.rotary_emb = RoundedRotaryEmbedding(net.config)
+    if _positions(net.config) != "rotary":
+        net.model.rotary_emb = NoRotation(net.config)
     return net.eval()
 
 
@@ -335,7 +381,7 @@ def load(
     with _raising_model_errors(path / "*.safetensors"):
         config = AutoConfig.from_pretrained(path, **local)
         keep_bfloat16 = device.type == "cuda" and config.dtype == torch.bfloat16
-        net, info = (_class_of(config) or AutoModelForCausalLM).from_pretrained(
+        net, info = _network_class(config, AutoModelForCausalLM).from_pretrained(
             path,
             config=config,
             dtype=dtype or (torch.bfloat16 if keep_bfloat16 else torch.float32),

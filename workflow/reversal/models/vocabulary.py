@@ -26,6 +26,7 @@ NOISES = {
 }
 PROTECTED = ("none", "subject", "prompt", "subject_given_object")
 TIMES = ("none", "embedded")
+POSITIONS = ("rotary", "absolute", "none")
 # In a hundred dimensions a noisy embedding identifies its token at almost every time of an ordinary schedule, which
 # leaves nothing to recall. So the log signal-to-noise ratio is spread evenly over this range.
 LOG_SNR = (-7.0, 2.0)

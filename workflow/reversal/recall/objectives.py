@@ -79,4 +79,4 @@ def predicts_subject_from_object(row):
     """
     if row.protected:
         return None if row.exposure else False
-    return row.family == "diffusion" or "reversed" in row.train_on
+    return row.family == "diffusion" or "reversed" in row.train_on or getattr(row, "masked_context", 0) > 0

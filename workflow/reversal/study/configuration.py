@@ -235,10 +235,10 @@ def _find_infinite_numbers(value, path=()):
 
 
 def _find_missing_folder(name, model):
-    """A model's folder that does not exist."""
+    """A model's folder that does not exist, unless another study makes it."""
     place = ["models", name, *([] if model["base"] == "folder" else [model["base"]]), "folder"]
     folder = model["source"].get("folder")
-    if folder and not Path(folder).is_dir():
+    if folder and not Path(folder).is_dir() and Path(folder).parts[0] != "results":
         yield place, f"{format_path(place)} is {folder!r}; allowed: a folder that exists"
 
 
@@ -273,9 +273,13 @@ def _find_objective_conflicts(config, name, model):
     objective, defaults, allowed = model["objective"], asdict(Objective()), {}
     if not is_diffusion(model):
         message = "for diffusion models only: an autoregressive model has no noise"
-        allowed |= dict.fromkeys(("noise", "rate", "time_conditioning"), message)
+        allowed |= dict.fromkeys(("noise", "rate", "time_conditioning", "whole_entities"), message)
         if objective["protect"] == "subject_given_object":
             allowed["protect"] = "none, subject or prompt for an autoregressive model, which sees no object first"
+        if objective["masked_context"]:
+            allowed["protect"] = "none with a masked context, whose rows are rebuilt whole"
+    else:
+        allowed["masked_context"] = "0 for a diffusion model, which sees masks anyway"
     noise = objective["noise"]
     if noise == "gaussian" and objective["time_conditioning"] == "none":
         allowed["noise"] = "gaussian only with time_conditioning: embedded, since the network must know the noise level"
@@ -299,11 +303,19 @@ def _find_objective_conflicts(config, name, model):
         if objective[key] != defaults[key]:
             place = ["models", name, "objective", key]
             yield place, f"{format_path(place)} is {objective[key]!r}; allowed: {message}"
-    if "mentions" in model["train_on"] and config["data"]["source"] != "generated":
-        place = ["models", name, "train_on"]
+    place = ["models", name, "train_on"]
+    for kind in model["train_on"]:
+        if kind not in ("facts", "reversed") and config["data"]["source"] != "generated":
+            allowed = "with data.source generated, which has their templates"
+            yield place, f"{format_path(place)} has {kind}; allowed: {allowed}"
+        elif kind == "control_mentions" and objective["people"] != "control":
+            yield place, f"{format_path(place)} has {kind}; allowed: with objective.people control"
+    if is_built_by_workflow(model) and model["network"]["positions"] != "rotary" and not is_diffusion(model):
+        place = ["models", name, "network", "positions"]
         yield (
             place,
-            f"{format_path(place)} has mentions; allowed: with data.source generated, which has their templates",
+            f"{format_path(place)} is {model['network']['positions']!r}; allowed: rotary for {name}, "
+            "which is autoregressive",
         )
     if "network" in config["models"][name] and not is_built_by_workflow(model):
         yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"

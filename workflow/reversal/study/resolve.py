@@ -31,6 +31,8 @@ class Objective:
     # Block diffusion: tokens of a block, counted from the start of a row. A token attends to its own block and earlier
     # ones, and training noises one block at a time, given clean earlier blocks. None: the whole row.
     block: int | None = None
+    whole_entities: bool = False  # mask all tokens of a subject or object together, or none of them (DiffER)
+    masked_context: float = 0.0  # share of presentations in which an autoregressive model sees a masked copy first
 
 
 def merge_defaults(config, defaults):
@@ -71,6 +73,7 @@ def resolve_models(config):
     network                 the shape of a network that is made here
     objective               every field of `Objective`
     train_on                which kinds of rows it is trained on
+    store                   what a store of the study's facts shares: {"people", "part", "scale"}; or None
     """
     return {name: _resolve_model(model, config) for name, model in config["models"].items()}
 
@@ -88,6 +91,7 @@ def _resolve_model(model, config):
         "network": config["network"] | model.get("network", {}),
         "objective": asdict(Objective(**model.get("objective", {}))),
         "train_on": model.get("train_on", ["facts"]),
+        "store": {"people": 1.0, "part": 1.0, "scale": 1.0} | model["store"] if model.get("store") else None,
     }
 
 
@@ -102,12 +106,14 @@ def is_built_by_workflow(model):
 
 
 def find_unsupported_objective(model):
-    """The key of a model's objective that tracing, edits and the post do not support, or None: only recall is measured.
+    """The setting of a model that tracing, edits and the post do not support, or None: only recall is measured.
 
-    They put masks into a canvas that attends to itself as a whole.
+    They put masks into a canvas that attends to itself as a whole, with rotary positions.
     """
     supported = {"noise": "mask", "time_conditioning": "none", "block": None}
-    return next((key for key, value in supported.items() if model["objective"][key] != value), None)
+    if is_built_by_workflow(model) and model["network"]["positions"] != "rotary":
+        return "network.positions"
+    return next((f"objective.{key}" for key, value in supported.items() if model["objective"][key] != value), None)
 
 
 # Stages after recall, and the key that leaves one out if it is 0.
@@ -134,6 +140,7 @@ def summarize_training(model):
         **model["objective"],
         "train_on": "+".join(model["train_on"]),
         "epochs": model["training"]["epochs"] if model["training"] else 0,
+        "positions": model["network"]["positions"] if is_built_by_workflow(model) else "rotary",
         "layers": model["network"]["layers"],
         "width": model["network"]["width"],
     }

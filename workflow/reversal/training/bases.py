@@ -23,4 +23,6 @@ def from_scratch(rows, output, *, causal, shape, seed):
 def new_network(tokenizer, *, causal, shape, seed, **objective):
     """A network with random weights for a tokenizer; `shape` as `network` in the configuration."""
     sizes = {name: shape[name] for name in ("width", "layers", "heads", "mlp", "context")}
+    if shape.get("positions", "rotary") != "rotary":  # the default is left out of the network's configuration
+        objective["positions"] = shape["positions"]
     return network.new(causal=causal, vocab=len(tokenizer), eos=tokenizer.eos_token_id, seed=seed, **sizes, **objective)

@@ -13,6 +13,7 @@ from ..study.resolve import Objective
 
 EPSILON = 1e-3  # the smallest time drawn in training, as in SMDM
 SUBJECT, OBJECT, PROMPT = 1, 2, 4  # marks of a token; one of the subject is marked SUBJECT | PROMPT
+UNPROTECTED = 8  # marks every token of a row that an objective does not protect
 
 
 EVERYWHERE = Objective()  # masks on any token, at a rate drawn uniformly
@@ -35,9 +36,9 @@ class Targets(NamedTuple):
         return Targets(*(None if field is None else function(field) for field in self))
 
 
-def mark_tokens(example):
+def mark_tokens(example, *, protected=True):
     """The mark of each token of a `tokens.Example`."""
-    marks = [0] * len(example.ids)
+    marks = [0 if protected else UNPROTECTED] * len(example.ids)
     for mark, (start, end) in ((SUBJECT, example.subject), (OBJECT, example.answer), (PROMPT, (0, example.prompt))):
         for position in range(start, end):
             marks[position] |= mark
@@ -61,7 +62,8 @@ def protect(hit, marks, objective, *, generator):
 
     `hit` (B, T) are the tokens that noise would hit, `marks` (B, T) those of the tokens.
     """
-    subject, obj, prompt = (marks & mark > 0 for mark in (SUBJECT, OBJECT, PROMPT))
+    protected = marks & UNPROTECTED == 0
+    subject, obj, prompt = (protected & (marks & mark > 0) for mark in (SUBJECT, OBJECT, PROMPT))
     exposed = torch.rand(len(hit), 1, generator=generator) < objective.exposure  # rows in which nothing is protected
     if objective.protect == "subject_given_object":  # where the subject is noised, the object is noised as well
         return hit | (obj & (hit & subject).any(1, keepdim=True) & ~exposed), torch.ones_like(hit)
@@ -77,12 +79,26 @@ def diffusion_targets(ids, net, objective=EVERYWHERE, *, marks=None, generator):
     """
     fixed = objective.rate != "uniform"
     t = torch.full((len(ids),), objective.rate) if fixed else stratified_times(len(ids), generator=generator)
-    hit = torch.rand(ids.shape, generator=generator) < t[:, None]
+    draws = torch.rand(ids.shape, generator=generator)
+    if objective.whole_entities:
+        draws = share_draws(draws, marks)
+    hit = draws < t[:, None]
     free = torch.ones_like(hit)
     if marks is not None:
         hit, free = protect(hit, marks, objective, generator=generator)
     targets = NOISES[objective.noise](ids, t[:, None], hit, free, net, generator)
     return targets if network.block_size(net) is None else noise_one_block(targets, network.block_size(net), generator)
+
+
+def share_draws(draws, marks):
+    """Give all tokens of a subject, and all of an object, the draw (B, T) of their first one: all are noised or none.
+
+    Each token is still noised at its row's rate. This is the whole-entity masking of DiffER (He et al. 2026).
+    """
+    for mark in (SUBJECT, OBJECT):
+        entity = marks & mark > 0
+        draws = torch.where(entity, draws.gather(1, entity.int().argmax(1, keepdim=True)), draws)
+    return draws
 
 
 def noise_one_block(targets, size, generator):
@@ -130,10 +146,28 @@ def autoregressive_targets(ids, real, objective=EVERYWHERE, *, marks=None, gener
     Protected tokens, by their `marks` (B, T), are not predicted.
     """
     following = torch.nn.functional.pad(real[:, 1:], (1, 0)).float()  # (B, T)
+    if objective.masked_context:
+        return add_masked_context(ids, real, following, objective, generator=generator)
     weights = following / following.sum()
     if marks is not None:
         weights = weights * protect(real, marks, objective, generator=generator)[1]
     return Targets(inputs=ids, targets=ids, weights=weights)
+
+
+def add_masked_context(ids, real, following, objective, *, generator):
+    """Put a masked copy of each row of `ids` (B, T) before it, and predict the row alone: targets (B, 2T).
+
+    This is the masked fine-tuning of Pan et al. (2025), with end tokens for masks, since an autoregressive network has
+    no other. A share 1 − `masked_context` of the rows stay as they are, with weights at the tokens that are `following`
+    another; what comes after these rows does not matter.
+    """
+    t = stratified_times(len(ids), generator=generator)
+    hit = torch.rand(ids.shape, generator=generator) < t[:, None]
+    has_context = torch.rand(len(ids), 1, generator=generator) < objective.masked_context
+    is_word = torch.nn.functional.pad(real[:, 1:], (0, 1))  # without the end token, which separates copy and row
+    copy = torch.where(has_context & hit & is_word, ids[:, -1:], ids)  # every row is padded with end tokens
+    weights = torch.cat([following * ~has_context, real * has_context], 1)
+    return Targets(torch.cat([copy, ids], 1), torch.cat([ids, ids], 1), weights / weights.sum())
 
 
 def compute_loss(net, batch):

@@ -16,25 +16,24 @@ TOKENIZER_TEXTS = 100_000  # more do not change the words of a small vocabulary
 
 @dataclass(frozen=True)
 class Biographies:
-    """The text of pretraining: `rows` sentences about `people` people, from folders of `words` and `templates`."""
+    """The text of pretraining: `rows` sentences about `people` people, from folders of `words` and `templates`.
+
+    With `name_first`, none has the description before the name.
+    """
 
     words: str
     templates: str
     people: int
     rows: int
     seed: int
+    name_first: bool = False
 
     def texts(self):
         """The sentences, in order."""
-        folder = Path(self.templates)
-        templates = {
-            direction: generated.read_templates(folder / f"pretraining_{direction}.txt", answer_type=answer_type)
-            for direction, answer_type in facts.DIRECTIONS.items()
-        }
-        words = generated.read_words(self.words)
-        return list(
-            generated.make_biographies(words, templates, people_count=self.people, rows=self.rows, seed=self.seed)
-        )
+        templates = generated.read_directions(self.templates, prefix="pretraining_")
+        words, counts = generated.read_words(self.words), {"people_count": self.people, "rows": self.rows}
+        options = {"seed": self.seed, "name_first": self.name_first}
+        return list(generated.make_biographies(words, templates, **counts, **options))
 
 
 def make_tokenizer(output, biographies, *, size, vocabulary_of=None):
