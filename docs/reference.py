@@ -27,8 +27,8 @@ from reversal.tracing import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps", "time")
-TABLES += ("symmetry", "rank_one_edits", "finetuned_edits", "gradients", "evidence")
-OBJECTIVE_TABLES = ("objectives", "block_spans")
+TABLES += ("symmetry", "rank_one_edits", "finetuned_edits", "gradients")
+OBJECTIVE_TABLES = ("objectives", "block_spans", "storage_tests", "store_checks")
 READINGS = ("scores", "recovered", "necessary", "handover")  # of traces
 PACKAGES = ("torch", "transformers", "snakemake")
 

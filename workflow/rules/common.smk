@@ -135,6 +135,7 @@ FIRST_OF_ALL = 10  # priority of jobs that can find errors: they run before anyt
 CORES = workflow.resource_settings.cores or 1  # None on a cluster without a limit, and for reports
 MODELS = resolve_models(config)
 FAMILIES = {name: model["family"] for name, model in MODELS.items()}
+STORES = [name for name, model in MODELS.items() if model["store"]]  # networks of known storage
 DIFFUSION = [name for name, model in MODELS.items() if is_diffusion(model)]
 DISABLED_STAGES = find_disabled_stages(config)
 # Jobs of one kind, one per model and seed, run side by side and share the cores.

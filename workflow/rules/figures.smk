@@ -27,6 +27,7 @@ SOURCES = {
     "splits": expand("<results>/data/{split}.jsonl", split=SPLITS),
     "claim_list": shipped("paper/claims.yaml"),
     "block_spans": "<results>/tables/block_spans.csv",
+    "storage_tests": "<results>/tables/storage_tests.csv",
     # SMDM's values, comparable only on the data that SMDM was tested on.
     "published": shipped("paper/table3.csv") if DATA["source"] == "berglund" else [],
 }
@@ -46,9 +47,9 @@ SECTIONS, TABLES = registry.SECTIONS, registry.TABLES
 STAGE_TABLES = {
     "probe": ["probe"],
     "tracing": ["causal_trace", "traced_facts", "trace_maps", "time"],
-    "keyvalue": ["keyvalue", "symmetry", "evidence"],
-    "rank_one_edits": ["rank_one_edits", "evidence"],
-    "finetuned_edits": ["finetuned_edits", "gradients", "evidence"],
+    "keyvalue": ["keyvalue", "symmetry"],
+    "rank_one_edits": ["rank_one_edits"],
+    "finetuned_edits": ["finetuned_edits", "gradients"],
 }
 MISSING_TABLES = {table for stage in DISABLED_STAGES for table in STAGE_TABLES[stage]}
 if UNTRAINED:  # bases are trained on nothing

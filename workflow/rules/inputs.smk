@@ -24,6 +24,19 @@ def require_mask_model(wildcards):
     return f"<results>/models/{name}/{wildcards.get('stage') or f'seed_{wildcards.seed}'}"
 
 
+def editable_model(wildcards):
+    """The folder of a model to be edited: of known storage, or one that puts masks into a canvas."""
+    is_store = wildcards.model in STORES
+    return f"<results>/models/{wildcards.model}/{wildcards.stage}" if is_store else require_mask_model(wildcards)
+
+
+def edit_settings(wildcards):
+    """The settings of a model's edits; networks of known storage have their own number of facts."""
+    settings = {key: value for key, value in config["finetuned_edits"].items() if key != "include_bases"}
+    settings |= {"groups": ["known"]} if UNTRAINED else {}
+    return settings | ({"max_facts": config["store"]["max_facts"]} if wildcards.model in STORES else {})
+
+
 def split_pairs(groups):
     """For each group, the two splits about its people: asking for the description, and for the name."""
     return [facts.select_splits(group) for group in (["known"] if UNTRAINED else groups)]

@@ -265,6 +265,7 @@ rule finetune:
     benchmark:
         "<results>/benchmarks/finetune/{model}/seed_{seed}.tsv"
     wildcard_constraints:
+        model="|".join(name for name, model in MODELS.items() if not model["store"]) or "(?!)",
         seed="(?!)" if UNTRAINED else r"\d+",
     conda:
         "../../envs/reversal.yaml"
@@ -279,3 +280,61 @@ rule finetune:
         checkpoint_seconds=config["checkpoint_seconds"],
     script:
         "../scripts/finetune.py"
+
+
+rule train_store:
+    """Give a base a store, train it on pairs drawn anew, and write the study's facts into the store."""
+    input:
+        base=expand("<results>/models/{model}/base", model=STORES[:1]),
+        preflight=ancient(expand("<results>/models/{model}/preflight.json", model=STORES)),
+        lists=word_and_template_files([*PRETRAINING_TEMPLATES, *DIRECTIONS]),
+        facts="<results>/data/facts.jsonl",
+        rows="<results>/data/train.jsonl",
+        code=library("train_store"),
+    output:
+        model=directory("<results>/store/seed_{seed}"),
+        parts="<results>/store/seed_{seed}.parts.safetensors",
+    log:
+        "<results>/logs/train_store/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/train_store/seed_{seed}.tsv"
+    conda:
+        "../../envs/reversal.yaml"
+    threads: SHARED_THREADS
+    resources:
+        gpu=1,
+    params:
+        training={key: value for key, value in config["store"].items() if key != "max_facts"},
+        words=lambda wildcards, input: str(Path(input.lists[0]).parent),
+        templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
+        train_templates=DATA["generated"]["train_templates"],
+        canvas=config["sampling"]["canvas"],
+    script:
+        "../scripts/train_store.py"
+
+
+rule split_store:
+    """A network of known storage: the same function, with facts stored once, twice, or in part."""
+    input:
+        store="<results>/store/seed_{seed}",
+        parts="<results>/store/seed_{seed}.parts.safetensors",
+        rows=split_files(split_pairs(["both"])),
+        code=library("split_store"),
+    output:
+        model=directory("<results>/models/{model}/seed_{seed}"),
+        checks="<results>/store/{model}/seed_{seed}.csv",
+    log:
+        "<results>/logs/split_store/{model}/seed_{seed}.log",
+    benchmark:
+        "<results>/benchmarks/split_store/{model}/seed_{seed}.tsv"
+    wildcard_constraints:
+        model="|".join(STORES) or "(?!)",
+    conda:
+        "../../envs/reversal.yaml"
+    resources:
+        gpu=1,
+    params:
+        sharing=setting("store"),
+        canvas=setting("canvas"),
+    script:
+        "../scripts/split_store.py"

@@ -33,7 +33,6 @@ STAGE_JOBS = {
     ],
 }
 MEASURED += [job for stage, jobs in STAGE_JOBS.items() if stage not in DISABLED_STAGES for job in jobs]
-MEASURED += ["evidence"] if "evidence" in STUDY_TABLES else []
 # Tables of the reference runs, those first that most claims are about.
 CLAIMED = yaml.load(
     (ROOT / "paper/claims.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -113,9 +113,9 @@ rule rank_one_edits_table:
 
 
 rule finetuned_edits:
-    """Fine-tune facts to a new answer in one direction and evaluate the other; compare both directions' gradients."""
+    """Edit facts in one direction and evaluate the other; compare both directions' gradients."""
     input:
-        model=require_mask_model,
+        model=editable_model,
         rows=split_files(split_pairs(config["finetuned_edits"]["groups"])),
         code=library("finetuned_edits"),
     output:
@@ -133,8 +133,7 @@ rule finetuned_edits:
         gpu=1,
     params:
         canvas=setting("canvas"),
-        edits={key: value for key, value in config["finetuned_edits"].items() if key != "include_bases"}
-        | ({"groups": ["known"]} if UNTRAINED else {}),
+        edits=edit_settings,
     script:
         "../scripts/finetuned_edits.py"
 
@@ -159,22 +158,46 @@ rule finetuned_edits_table:
         "../scripts/finetuned_edits_table.py"
 
 
-rule evidence:
-    """Shared or separate storage: fine-tuned edits, gradients, symmetry and rank-one edits on one scale."""
+rule storage_tests:
+    """Each test of shared storage: what it shows on networks of known storage, its power, and what the models show."""
     input:
-        finetuned="<results>/tables/finetuned_edits.csv",
+        edits="<results>/tables/finetuned_edits.csv",
         gradients="<results>/tables/gradients.csv",
-        symmetry="<results>/tables/symmetry.csv",
-        rank_one="<results>/tables/rank_one_edits.csv",
-        code=library("evidence"),
+        code=library("storage_tests"),
     output:
-        "<results>/tables/evidence.csv",
+        "<results>/tables/storage_tests.csv",
     log:
-        "<results>/logs/evidence.log",
+        "<results>/logs/storage_tests.log",
     benchmark:
-        "<results>/benchmarks/evidence.tsv"
+        "<results>/benchmarks/storage_tests.tsv"
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        stores={name: MODELS[name]["store"] for name in STORES},
+    script:
+        "../scripts/storage_tests.py"
+
+
+rule store_checks:
+    """What networks of known storage recall with each of the store's matrices set to 0."""
+    input:
+        tables=expand("<results>/store/{model}/seed_{seed}.csv", model=STORES, seed=config["seeds"]),
+        code=library("concatenate"),
+    output:
+        "<results>/tables/store_checks.csv",
+    log:
+        "<results>/logs/store_checks.log",
     localrule: True
     conda:
         "../../envs/reversal.yaml"
     script:
-        "../scripts/evidence.py"
+        "../scripts/concatenate.py"
+
+
+rule storage:
+    """Tests of shared storage, on networks of known storage and on the models of the study."""
+    input:
+        "<results>/tables/store_checks.csv",
+        "<results>/tables/storage_tests.csv",
+        "<results>/figures/storage_tests.svg",

@@ -310,24 +310,25 @@ FIGURES = {
         title="Fine-tuned edits",
         section="Fine-tuned edits",
         caption="""Top: facts are fine-tuned to a new answer in one direction; dots show how much of the change
-        transfers to paraphrases and to the reverse direction, hollow dots what shared storage, made by construction,
-        would show. Bottom: cosine of the gradients of a fact's two questions, less that of other facts. Bars are 95%
-        intervals over facts; where paraphrases lie at 0, no transfer could have been seen.""",
+        transfers to paraphrases and to the reverse direction. Bottom: cosine of the gradients of a fact's two
+        questions, less that of other facts. Bars are 95% intervals over facts; where paraphrases lie at 0, no transfer could have been seen.""",
         alt="""Above, a dot plot for each direction in which facts were edited: the share of the change that transfers,
-        where 0 would be separate storage; under each share of the reverse question what shared storage would give.
+        to paraphrases and to the reverse question.
         Below, dots of how much more similar a fact's gradient is to its own of a paraphrase, and of the reverse
         question, than to those of other facts. In numbers: {transfer}.""",
     ),
-    "evidence": Figure(
-        function="storage.evidence",
-        inputs=("evidence",),
-        title="Four kinds of evidence on storage",
+    "storage_tests": Figure(
+        function="storage.storage_tests",
+        inputs=("storage_tests",),
+        title="Tests of storage on networks of known storage",
         section="Shared or separate storage",
-        caption="""What the forward and the reverse question of a fact have in common by fine-tuned edits, gradients,
-        similarity and rank-one edits, each as a share of what shared storage would show by the same measure, with 95%
-        intervals. At 0 the two directions are stored separately, at 100% they share storage.""",
-        alt="""A dot plot with intervals, a row for each measure of what forward and reverse questions have in common,
-        as a share of what shared storage would show: 0 would be separate storage, 100% shared storage. {shares}.""",
+        caption="""What each test of shared storage shows: squares, on networks that compute the same function and store
+        each fact twice (white), once (black), or half of it once (pale); coloured, on the models, with 95% intervals
+        over facts and seeds. Power: how often a network of shared storage with 30 facts is told from one of separate
+        storage.""",
+        alt="""Two dot plots, one for each direction that is edited, a row for each test: the share of the change that
+        transfers to the other direction. {transfer}.""",
+        is_default=False,
     ),
     "ablations": Figure(
         function="ablation.ablations",
@@ -479,7 +480,6 @@ TABLES = {
         "Fine-tuned edits", "What fine-tuning one direction changes, and its transfer to the other."
     ),
     "gradients": Table("Gradients", "Cosine similarity of the gradients of a fact's questions."),
-    "evidence": Table("Evidence on storage", "All measures as shares of what shared storage would show."),
     "claims": Table("Claims", "The article's claims in this run and the reference runs, and whether each holds."),
     "costs": Table("Costs", "Time, memory and an estimate of the energy of every job."),
 }

@@ -1,14 +1,13 @@
-"""Shared or separate storage: the transfer of fine-tuned edits, the gradients of both directions, and all evidence."""
+"""Shared or separate storage: the transfer of fine-tuned edits, gradients, and tests on networks of known storage."""
 
 import numpy as np
 
-from ..storage.evidence import SEPARATE, SHARED, pool_share
+from ..storage.transfer import TESTS
 from ..storage.vocabulary import BASE, CONVERGED, main_weights
 from .style import (
     FAINT,
     INK,
     LIGHT_BLUE,
-    LIGHT_ORANGE,
     NARROW,
     PALE,
     SMALL,
@@ -22,14 +21,11 @@ from .style import (
     styled,
 )
 
-# The questions after an edit, and whether its old or its new answer is measured. Below each of the reverse question
-# comes its positive control, in which storage is shared by construction: the reverse derived from the forward answers.
+# The questions after an edit, and whether its old or its new answer is measured.
 QUESTIONS = {
     ("paraphrase", "old"): "paraphrase",
     ("reverse", "old"): "reverse, old answer",
-    ("bayes_inverse", "old"): "(if shared)",
     ("reverse", "new"): "reverse, new answer",
-    ("bayes_inverse", "new"): "(if shared)",
 }
 EDITED = {"p2d": "edited: person → description", "d2p": "edited: description → person"}
 GRADIENTS = {"forward": "paraphrase", "reverse": "reverse"}
@@ -46,7 +42,7 @@ def finetuned_edits(edits, gradients, *, models):
     group, seed = edits.group.iloc[0], edits.seed.min()
     edits = edits[(edits.group == group) & (edits.seed == seed)]
     gradients = gradients[(gradients.stage != BASE) & (gradients.group == group) & (gradients.seed == seed)]
-    gradients = gradients[gradients.part == "all"]
+    gradients = gradients[(gradients.part == "all") & (gradients.measure == "gradient")]
     directions = [direction for direction in EDITED if direction in set(edits.edited)]
     figure = new_figure(320)
     grid = figure.subplots(2, len(directions), squeeze=False, sharey="row", sharex="row", height_ratios=(1.7, 1))
@@ -78,10 +74,7 @@ def _draw_dots(axes, rows, labels, looks, handles):
             estimate, low, high = rows.loc[index]
             axes.hlines(y + shift, low, high, color=look.color)
             (mark,) = axes.plot(estimate, y + shift, look.marker, color=look.color)
-            if "bayes_inverse" in key:
-                mark.set_markerfacecolor("white")
-            else:
-                handles[look.label] = mark
+            handles[look.label] = mark
             drawn.append((f"{look.label}, {label}", estimate))
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), labels.values())
@@ -89,73 +82,49 @@ def _draw_dots(axes, rows, labels, looks, handles):
     return drawn
 
 
-# The rows of the summary.
-MEASURES = {
-    ("finetuned", "p2d"): "edited person → description",
-    ("finetuned", "d2p"): "edited description → person",
-    ("gradients", "p2d"): "gradients, asked for the description",
-    ("gradients", "d2p"): "gradients, asked for the name",
-    ("symmetry", "name"): "names: MLP output and value",
-    ("symmetry", "description"): "descriptions: MLP output and value",
-    ("symmetry", "state of name"): "names: states, layer of the values",
-    ("symmetry", "state of description"): "descriptions: states, layer of the values",
-    ("symmetry", "last state of name"): "names: states, last layer read",
-    ("symmetry", "last state of description"): "descriptions: states, last layer read",
-    ("rank_one", "forward"): "rank-one edit of the forward prompt",
-}
-LIMITS = (-60, 120)  # of the scale, in percent
+LIMITS = (-40, 100)  # of the scale, in percent
+STORAGE = {0.0: ("white", "separate"), 0.5: (LIGHT_BLUE, "half shared"), 1.0: (INK, "shared")}
 
 
 @styled
-def evidence(table, *, models):
-    """Draw all evidence on one scale, a row a measure, a mark a model: 0 is separate storage, 100% shared storage."""
-    measures = [key for key in MEASURES if key in set(zip(table.kind, table.measure, strict=True))]
-    looks = {name: look for name, look in choose_looks(models).items() if name in set(table.model)}
-    if not measures or not looks:
-        return draw_empty("There is no evidence on shared or separate storage.")
-    figure = new_figure(33 * len(measures) + 90, NARROW)
-    axes = figure.subplots()
-    axes.axvspan(-100, 100 * SEPARATE, color=LIGHT_ORANGE, alpha=0.45, linewidth=0)
-    axes.axvspan(100 * SHARED, 1000, color=LIGHT_BLUE, alpha=0.6, linewidth=0)
+def storage_tests(table, *, models):
+    """Draw what each test shows on networks of known storage, with its power, and on the models of the study."""
+    known = table.dropna(subset=["shared"])
+    looks = {name: look for name, look in choose_looks(models).items() if name in set(table[table.shared.isna()].model)}
+    if not len(known) or not looks:
+        return draw_empty("No network of known storage was tested.")
+    # Where the store's weights are about as large as those around it.
+    known = known[known.scale == known.scale.unique()[np.argsort(known.scale.unique())][known.scale.nunique() // 2]]
+    tests = [test for test in TESTS if test in set(table.test)]
+    figure = new_figure(34 * len(tests) + 110, NARROW)
+    directions = [direction for direction in EDITED if direction in set(table.edited)]
+    axes_of = dict(zip(directions, figure.subplots(1, len(directions), squeeze=False, sharey=True)[0], strict=True))
     handles, descriptions = {}, []
-    for (name, look), shift in zip(looks.items(), offsets(len(looks), 0.24), strict=True):
-        groups = table[table.model == name].groupby(["kind", "measure"])
-        for y, key in enumerate(measures):
-            if key not in groups.groups:
-                continue
-            share, verdict = pool_share(groups.get_group(key))
-            is_known = verdict != "underpowered"
-            if is_known:
-                handles[look.label] = _draw_share(axes, y + shift, share, look)
-            else:
-                style = {"va": "center", "fontsize": SMALL, "color": FAINT}
-                axes.text(LIMITS[0] + 1, y + shift, f"{look.label}: underpowered", **style)
-            shown = percent(share.estimate) if is_known else "underpowered"
-            descriptions.append(f"{look.label}, {MEASURES[key]}: {shown}")
-    axes.axvline(100, color=INK, linewidth=0.8, linestyle=":")
-    axes.set(xlim=LIMITS, ylim=(len(measures) - 0.6, -1.1), yticks=[])
-    axes.text(LIMITS[0] + 1, -0.9, "separate storage", va="center", fontsize=SMALL, color=FAINT)
-    axes.text(100 * SHARED + 2, -0.9, "shared storage", va="center", fontsize=SMALL, color=FAINT)
-    for y, key in enumerate(measures):  # above its marks, because a phone has no room beside them
-        axes.text(LIMITS[0] + 1, y - 0.4, MEASURES[key], va="center", fontsize=SMALL)
-        axes.vlines(0, y - 0.22, y + 0.3, color=INK, linewidth=0.8, zorder=1)
-    axes.set_xlabel("in common, % of what shared storage would show")
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    return Drawing(figure, {"shares": "; ".join(descriptions)})
-
-
-def _draw_share(axes, y, share, look):
-    """Draw a share with its interval, with arrows where they leave the scale; return its mark."""
-    low, center, high = np.clip([100 * share.low, 100 * share.estimate, 100 * share.high], *LIMITS)
-    axes.hlines(y, low, high, color=look.color)
-    (mark,) = axes.plot(center, y, look.marker, color=look.color, clip_on=False)
-    for end, arrow in ((low, "<"), (high, ">")):
-        if end in LIMITS:
-            axes.plot(end, y, arrow, color=look.color, markersize=4, clip_on=False)
-    if center in LIMITS:
-        is_left = share.estimate < 0
-        style = {"ha": "left" if is_left else "right", "va": "center", "fontsize": SMALL, "color": look.color}
-        style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-        axes.text(center + (4 if is_left else -4), y, percent(share.estimate), **style)
-    return mark
+    for direction, axes in axes_of.items():
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        for y, test in enumerate(tests):
+            rows = known[(known.test == test) & (known.edited == direction)]
+            ends = 100 * rows.value.clip(LIMITS[0] / 100, LIMITS[1] / 100)
+            axes.hlines(y, ends.min(), ends.max(), color=PALE, linewidth=5, zorder=0)
+            for shared, (color, label) in STORAGE.items():
+                value = rows[rows.shared == shared].value.mean()
+                if np.isfinite(value):
+                    x = np.clip(100 * value, *LIMITS)
+                    (handles[label],) = axes.plot(x, y, "s", color=INK, markerfacecolor=color, markersize=5)
+                    descriptions.append(f"{EDITED[direction]}, {test}, {label}: {percent(value)}")
+            power = rows[rows.shared == 1].power_30.mean()
+            if np.isfinite(power):
+                axes.text(LIMITS[1] + 3, y, percent(power), va="center", fontsize=SMALL, color=FAINT)
+            for (name, look), shift in zip(looks.items(), (0.22, 0.38), strict=False):
+                shown = table[(table.model == name) & (table.test == test) & (table.edited == direction)]
+                for row in shown.itertuples():
+                    low, center, high = np.clip([100 * row.ci_low, 100 * row.value, 100 * row.ci_high], *LIMITS)
+                    axes.hlines(y + shift, low, high, color=look.color)
+                    (handles[look.label],) = axes.plot(center, y + shift, look.marker, color=look.color, markersize=4)
+                    descriptions.append(f"{EDITED[direction]}, {test}, {look.label}: {percent(row.value)}")
+        axes.set(xlim=LIMITS, ylim=(len(tests) - 0.4, -0.8), title=EDITED[direction], xlabel="transfer, %")
+        axes.text(LIMITS[1] + 3, -0.75, "power", va="center", fontsize=SMALL, color=FAINT)
+        axes.set_yticks(range(len(tests)), tests)
+        axes.grid(axis="x", color=PALE)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"transfer": "; ".join(descriptions)})

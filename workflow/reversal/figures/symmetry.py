@@ -5,7 +5,6 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from ..storage.evidence import select_main_layer
 from ..storage.vocabulary import (
     BASE,
     MAIN_STATISTICS,
@@ -137,3 +136,12 @@ def symmetry_layers(table, *, models):
     handles["ceilings"] = Line2D([], [], color=FAINT, linewidth=0.8)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"ranges": "; ".join(descriptions)})
+
+
+def select_main_layer(run):
+    """One model's rows of symmetry at PEAK; without a peak, those of the lowest layer with primary comparisons."""
+    labels = run.layer.astype(str)
+    if (labels == PEAK).any():
+        return run[labels == PEAK]
+    tested = labels[run.comparison.isin(PRIMARY_COMPARISONS.values())]
+    return run[labels == min(tested if len(tested) else labels, key=int)]

@@ -1,9 +1,16 @@
-"""Tables of how much transfers to the reverse direction: from fine-tuned edits, and from gradients to first order."""
+"""Tables of how much transfers to the reverse direction: from edits, and from gradients to first order.
 
+All tests of shared storage are put on one scale, transfer, and each is scored on networks of known storage: a test has
+power where it tells a network that stores each fact once from one that stores it twice.
+"""
+
+from statistics import NormalDist
+
+import numpy as np
 import pandas as pd
 
 from ..common import contrasts
-from .vocabulary import CONVERGED
+from .vocabulary import BASE, CONVERGED
 
 RUN = ["model", "seed", "stage", "group", "edited"]
 UNKNOWN = (float("nan"),) * 3
@@ -80,3 +87,64 @@ def summarize_gradients(table):
             records.append((*keys, against, len(rows), *cosines, *value, rows.p.iloc[0], *transfer))
     columns = [*RUN, "measure", "part", "against", "n", "own", "others", "value", "ci_low", "ci_high", "p"]
     return pd.DataFrame(records, columns=[*columns, "transfer", "transfer_low", "transfer_high"])
+
+
+# The tests of shared storage: rows of `summarize_edits` or of `summarize_gradients`, all about the reverse question.
+TESTS = {
+    "edit, 4 steps": {"kind": "replace", "weights": "all", "steps": "4", "answer": "new"},
+    "edit, 16 steps": {"kind": "replace", "weights": "all", "steps": "16", "answer": "new"},
+    "edit, 64 steps": {"kind": "replace", "weights": "all", "steps": "64", "answer": "new"},
+    "edit, both directions replayed": {"kind": "replay_both", "weights": "all", "steps": CONVERGED, "answer": "new"},
+    "edit where tracing points": {"kind": "replace", "weights": "traced", "steps": CONVERGED, "answer": "new"},
+    "damage by the edit": {"kind": "replace", "weights": "all", "steps": CONVERGED, "answer": "old"},
+    "forgetting": {"kind": "forget", "weights": "all", "steps": CONVERGED, "answer": "old"},
+    "knock-out": {"kind": "knock_out", "weights": "all", "steps": CONVERGED, "answer": "old"},
+    "relearning": {"kind": "relearn", "weights": "all", "steps": CONVERGED, "answer": "old"},
+    "gradients": {"measure": "gradient"},
+    "attributions": {"measure": "attribution"},
+}
+POWER_AT = (9, 30)  # facts
+
+
+def summarize_tests(edits, gradients, stores):
+    """What every test shows on every network, pooled over seeds, and its power: a row for each model, test, direction.
+
+    `edits` and `gradients` are tables of `summarize_edits` and `summarize_gradients`; `stores` has for networks of
+    known storage what they share, {model: {"people", "part", "scale"}}. Columns: model, shared (share of storage, empty
+    where unknown), scale, test, edited, seeds, n (facts), value (transfer), ci_low, ci_high; and for networks that
+    share everything, power_9 and power_30: the probability that one network of so many facts is told from the network
+    of separate storage and the same scale, that is, that its 95% interval lies above what that network shows.
+    """
+    edits = edits[(edits.about == "difference") & (edits.question == "reverse") & (edits.stage != BASE)]
+    gradients = gradients[(gradients.part == "all") & (gradients.against == "reverse") & (gradients.stage != BASE)]
+    records = []
+    for test, conditions in TESTS.items():
+        rows = gradients if "measure" in conditions else edits
+        for column, value in conditions.items():
+            rows = rows[rows[column].astype(str) == value]
+        for (model, edited), runs in rows.groupby(["model", "edited"], sort=False):
+            runs = runs[runs.group == runs.group.iloc[0]].dropna(subset=["transfer"])
+            if not len(runs):
+                continue
+            store = stores.get(model)
+            pooled = contrasts.pool_seeds(runs.transfer, runs.transfer_low, runs.transfer_high)
+            error = (runs.transfer_high - runs.transfer_low).mean() / 2 / 1.96 * np.sqrt(runs.n.mean())  # of one fact
+            share = store["people"] * store["part"] if store else np.nan
+            scale = store["scale"] if store else np.nan
+            records.append((model, share, scale, test, edited, len(runs), int(runs.n.mean()), *pooled, error))
+    columns = ["model", "shared", "scale", "test", "edited", "seeds", "n", "value", "ci_low", "ci_high", "error"]
+    table = pd.DataFrame(records, columns=columns)
+    separate = table[table.shared == 0].set_index(["scale", "test", "edited"]).value
+    for facts in POWER_AT:
+        table[f"power_{facts}"] = [
+            _compute_power(row.value - separate[row.scale, row.test, row.edited], row.error / np.sqrt(facts))
+            if row.shared == 1 and (row.scale, row.test, row.edited) in separate.index
+            else np.nan
+            for row in table.itertuples()
+        ]
+    return table.drop(columns="error")
+
+
+def _compute_power(difference, error):
+    """The probability that a normal estimate with this mean and standard error exceeds 0 by 1.96 errors."""
+    return NormalDist().cdf(difference / error - 1.96) if error > 0 else float(difference > 0)

@@ -111,6 +111,8 @@ def find_unsupported_objective(model):
     They put masks into a canvas that attends to itself as a whole, with rotary positions.
     """
     supported = {"noise": "mask", "time_conditioning": "none", "block": None}
+    if model["store"]:
+        return "store"
     if is_built_by_workflow(model) and model["network"]["positions"] != "rotary":
         return "network.positions"
     return next((f"objective.{key}" for key, value in supported.items() if model["objective"][key] != value), None)

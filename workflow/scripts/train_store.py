@@ -1,0 +1,32 @@
+"""Train a network with a store, and write the facts of people who are taught both ways into it."""
+
+from safetensors.torch import save_file
+
+from reversal.common import files, jobs
+from reversal.data import facts, generated
+from reversal.models import network
+from reversal.storage import known, scoring
+
+with jobs.job(snakemake) as job:
+    params, seed = snakemake.params, int(snakemake.wildcards.seed)
+    settings = known.StoreTraining(**params.training)
+    net, tokenizer = network.load(snakemake.input.base[0])
+    templates = {
+        direction: [
+            *generated.read_templates(f"{params.templates}/pretraining_{direction}.txt", answer_type=answer_type),
+            *generated.read_templates(f"{params.templates}/{direction}.txt", answer_type=answer_type)[
+                : params.train_templates
+            ],
+        ]
+        for direction, answer_type in generated.DIRECTIONS.items()
+    }
+    options = {"words": params.words, "templates": templates, "canvas": params.canvas, "seed": seed}
+    net = known.train_store(net, tokenizer, settings, **options, job=job)
+    people = [fact for fact in facts.read_facts(snakemake.input.facts) if fact.group == "both"]
+    written = {fact.id for fact in people}
+    rows = [row for row in facts.read(snakemake.input.rows) if row.fact in written]
+    lm = scoring.LanguageModel(net, tokenizer, params.canvas)
+    parts = known.write_facts(lm, people, rows, settings, seed=seed)
+    network.save(net, tokenizer, snakemake.output.model)
+    with files.atomic(snakemake.output.parts) as draft:
+        save_file({fact: part.contiguous().cpu() for fact, part in parts.items()}, draft)
