@@ -1,6 +1,6 @@
 """Train a network with a store, and write the facts of people who are taught both ways into it."""
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from reversal.common import files, jobs
 from reversal.data import facts, generated
@@ -29,4 +29,4 @@ with jobs.job(snakemake) as job:
     parts = known.write_facts(lm, people, rows, settings, seed=seed)
     network.save(net, tokenizer, snakemake.output.model)
     with files.atomic(snakemake.output.parts) as draft:
-        save_file({fact: part.contiguous().cpu() for fact, part in parts.items()}, draft)
+        draft.write(save({fact: part.contiguous().cpu() for fact, part in parts.items()}))
