@@ -28,10 +28,32 @@ def test_the_catalogue_finds_a_workflow_its_settings_and_how_to_configure_it(roo
             assert (root / page).parent.joinpath(link).exists(), f"{page}: {link}"
 
 
-def test_the_cited_version_is_that_of_the_library(root):
-    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+def test_version_licence_and_authors_are_the_same_everywhere(root):
+    citation, config = (yaml.safe_load((root / name).read_text()) for name in ("CITATION.cff", "config.yaml"))
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert citation["version"] == project["version"] and citation["license"] == project["license"]
+    assert re.search(r"^## (.*)$", (root / "CHANGELOG.md").read_text(), re.M)[1] == project["version"]
+    [author] = citation["authors"]
+    assert f"{author['given-names']} {author['family-names']}" == config["paper"]["author"]
+
+
+def test_the_same_checks_run_by_hand_before_a_commit_and_in_the_cloud(root):
+    [recipe] = re.findall(r"^lint: env\n((?:\t.*\n)+)", (root / "Makefile").read_text(), re.M)
+    hooks = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    checks = {line.strip().replace("$(BIN)", ".venv/bin") for line in recipe.splitlines()}
+    for hook in hooks:
+        assert any(check.startswith(hook["entry"]) for check in checks), hook["entry"]
+    assert len(hooks) == len(checks)
+    jobs = yaml.safe_load((root / ".github/workflows/ci.yml").read_text())["jobs"]
+    assert {"make lint", "make test"} <= {step.get("run") for step in jobs["test"]["steps"]}
+    page = (root / "profiles/README.md").read_text()
+    assert all(f"]({folder.name}/config.yaml)" in page for folder in (root / "profiles").iterdir() if folder.is_dir())
+
+
+def test_the_conda_environment_installs_what_the_tests_run_with(root):
+    [python, pip, installed] = yaml.safe_load((root / "envs/reversal.yaml").read_text())["dependencies"]
+    assert python.startswith("python=3.") and pip == "pip"
+    assert [(root / "envs" / line.split()[1]).resolve() for line in installed["pip"]] == [root / "requirements.txt"]
 
 
 DEPLOYED = """
@@ -64,7 +86,8 @@ def test_a_workflow_that_snakedeploy_sets_up_in_an_empty_folder_runs(root, tmp_p
         command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
         done = subprocess.run(command, cwd=folder, **options)
         assert done.returncode == 0, done.stderr[-2000:]
-        assert "-n" not in arguments or "finetune" in done.stdout + done.stderr
+        # The study of the article makes the article, wherever it runs.
+        assert "-n" not in arguments or "figure_seeds_crossover" in done.stdout + done.stderr
     facts = (folder / target).read_text().splitlines()
     assert len(facts) == 3 * 24 + 2 * 6
     [copy] = (folder / ".snakemake/projects").iterdir()

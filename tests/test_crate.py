@@ -108,7 +108,9 @@ def test_the_crate_has_authors_times_software_and_costs_and_lists_the_post_first
     citation = yaml.safe_load((folder / "CITATION.cff").read_text())
     crate_root, run = entities["./"], entities["#run-smoke"]
     assert citation["title"] in crate_root["name"]
-    assert entities[crate_root["author"]["@id"]]["name"] == citation["authors"][0]["name"]
+    [author] = citation["authors"]
+    name = f"{author['given-names']} {author['family-names']}"
+    assert entities[crate_root["author"]["@id"]]["name"] == name
     assert crate_root["license"]["@id"].endswith(citation["license"])
     assert run["result"][0]["@id"] == "results/smoke/paper/index.html" and run["startTime"] < run["endTime"]
     assert {"config.yaml", "studies/smoke.yaml"} <= {entity["@id"] for entity in run["object"]}

@@ -70,11 +70,31 @@ def test_a_step_without_memory_to_record_it_changes_nothing_and_leaves_nothing(m
 
 
 @on_a_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("causal", "width"), [(True, 0), (False, 0), (False, 16), (False, (12, 24))])
-def test_recorded_steps_train_as_plain_ones_do(causal, width):
-    expected = loop.fit(fresh(causal), ROWS, recipe(width=width))
-    found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True, cuda_graphs=True))
-    assert found.loss.to_list() == pytest.approx(expected.loss.to_list(), rel=0.02)
+def test_recorded_steps_train_as_plain_ones_do(causal, width, precision, monkeypatch):
+    """In float32 step by step. In bfloat16 other kernels round at the third digit, and 39 steps amplify that to some
+    percent of a single step's loss, but not in one direction: the whole run is the same."""
+    if precision == "float32":
+        autocast = torch.autocast
+        monkeypatch.setattr(torch, "autocast", lambda device, **_: autocast(device, enabled=False))
+    expected = loop.fit(fresh(causal), ROWS, recipe(width=width)).loss
+    found = loop.fit(fresh(causal), ROWS, recipe(width=width, compile=True, cuda_graphs=True)).loss
+    if precision == "float32":
+        assert found.to_list() == pytest.approx(expected.to_list(), rel=2e-3)
+    else:
+        assert found[0] == pytest.approx(expected[0], rel=0.01) and found.mean() == pytest.approx(
+            expected.mean(), rel=0.02
+        )
+
+
+@pytest.mark.parametrize("width", [0, (12, 24)])
+def test_in_float32_the_loss_of_recorded_steps_trains_the_same_network(width, monkeypatch):
+    """Without a GPU: only the loss differs from a plain step, and a whole run stays within float32's rounding."""
+    expected = loop.fit(fresh(False, "cpu"), ROWS, recipe(width=width, epochs=1)).loss
+    monkeypatch.setattr(loop, "compute_loss", objective.compute_loss_everywhere)
+    found = loop.fit(fresh(False, "cpu"), ROWS, recipe(width=width, epochs=1)).loss
+    assert found.to_list() == pytest.approx(expected.to_list(), rel=1e-5)
 
 
 @on_a_gpu

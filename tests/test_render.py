@@ -261,6 +261,18 @@ def test_a_study_of_other_data_gets_a_report_without_a_narrative(tmp_path, sourc
     assert all(name in Reader(html).text for name in ("Appendix: table Recall", "Appendix: configuration"))
 
 
+@pytest.mark.parametrize("author", ["Erika Muster", ""])
+def test_a_report_says_which_data_and_whose_it_is_as_the_configuration_does(tmp_path, author):
+    given = make(tmp_path, source="rows", models=["mdm"])
+    config = given.params["config"]
+    config["data"]["rows"] |= {"train": "my/train.jsonl", "tests": "my/tests.jsonl"}
+    config["paper"] = config["paper"] | {"author": author}
+    made = render(given, tmp_path / "out")
+    html, text = (path.read_text(encoding="utf-8") for path in (made.page, made.post))
+    assert "the rows in my/train.jsonl and my/tests.jsonl" in Reader(html).text
+    assert ('class="byline"' in html) == ("affiliations:" in text) == ('name="author"' in html) == bool(author)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_is_text_wherever_it_stands(tmp_path, name):
     done = render(make(tmp_path, names=[name, "B", "C"], source="rows"), tmp_path / "out")

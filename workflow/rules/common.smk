@@ -1,5 +1,6 @@
 """What every section uses: the resolved configuration, the study's models and splits, and the library's files."""
 
+import copy
 import json
 import os
 import shutil
@@ -122,7 +123,8 @@ def files_in(*folders):
 # Every job reads this file: libyaml's loader is twenty times as fast as the one in Python.
 DEFAULTS = yaml.load((ROOT / "config.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 if IS_MODULE:  # a module gets no configuration but its own
-    whole = relocate_defaults(DEFAULTS, ROOT)
+    DEFAULTS = relocate_defaults(DEFAULTS, ROOT)
+    whole = copy.deepcopy(DEFAULTS)
     update_config(whole, config)
     config.update(whole)
 merged = merge_defaults(config, DEFAULTS)

@@ -1,6 +1,8 @@
 """The paper: its claims on this run and the reference runs, its Markdown for al-folio, and the page that stands alone."""
 
 PAPER = config["paper"]
+if not HAS_ARTICLE and PAPER["author"] == DEFAULTS["paper"]["author"]:
+    PAPER = PAPER | {"author": ""}  # the article's author did not write a report of another study
 POST = f"{PAPER['date']}-{PAPER['slug']}"
 TRAIN_ROWS = {kind for model in MODELS.values() for kind in model["train_on"]}
 
@@ -157,7 +159,7 @@ rule post:
     conda:
         "../../envs/reversal.yaml"
     params:
-        config=config,
+        config=config | {"paper": PAPER},
         makers=provenance_of,
     script:
         "../scripts/render.py"
@@ -185,7 +187,7 @@ rule page:
     conda:
         "../../envs/reversal.yaml"
     params:
-        config=config,
+        config=config | {"paper": PAPER},
         makers=provenance_of,
     script:
         "../scripts/render.py"

@@ -7,11 +7,11 @@ from importlib import import_module
 
 
 def public(package, **modules):
-    """A `__getattr__` for the package of that name: `modules` says which of its modules has which name."""
+    """The `__getattr__`, `__dir__` and `__all__` of a package: `modules` says which of its modules has which name."""
 
     def find(name):
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return find
+    return find, lambda: [*modules], [*modules]

@@ -95,10 +95,18 @@ def trace_facts(traces, *, models, kind="state"):
     if not rows:
         return draw_empty(NO_TRACES)
     chosen = choose_fact([traces[row.model, row.split] for row in rows], corruption, kind)
+    notes = [f"fact {plain(trace.metadata['fact'])}" for trace in chosen]
+    figure = _draw_maps(zip((row.title for row in rows), notes, chosen, strict=True), corruption, kind)
+    facts = ", ".join(dict.fromkeys(plain(trace.metadata["fact"]) for trace in chosen))
+    return Drawing(figure, {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
+
+
+def _draw_maps(panels, corruption, kind):
+    """A figure with a row of maps, one for each step, for each (title, note, trace) of `panels`."""
     sheet = Sheet()
-    for row, trace in zip(rows, chosen, strict=True):
+    for title, note, trace in panels:
         effects = trace.indirect_effects(corruption, kind)
-        sheet.heading(row.title, f"fact {plain(trace.metadata['fact'])}")
+        sheet.heading(title, note)
         places = choose_places(trace)
         height = PITCH * len(places)
         sheet.y += 18
@@ -118,8 +126,7 @@ def trace_facts(traces, *, models, kind="state"):
         sheet.y += 34
     sheet.text(MARGIN + GUTTER, sheet.y, f"* subject   {MASK} masked token", size=SMALL, color=FAINT)
     sheet.y += 8
-    facts = ", ".join(dict.fromkeys(plain(trace.metadata["fact"]) for trace in chosen))
-    return Drawing(sheet.finish(), {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
+    return sheet.finish()
 
 
 def choose_fact(groups, corruption, kind):
@@ -509,12 +516,14 @@ def _break_title(split):
     return describe_split(split).replace(", ", ",\n")
 
 
-def trace_map(
-    trace: FactTrace, *, family: str = "diffusion", answer_type: str = "description", kind: str = "state"
-) -> Figure:
-    """One trace drawn as in `trace_facts`: a matplotlib figure.
+@styled
+def trace_map(trace: FactTrace, *, kind: str = "state", corruption: str | None = None) -> Figure:
+    """One trace drawn as in `trace_facts`, under its prompt: a matplotlib figure.
 
-    `family` is the network's, and `answer_type` is "description" or "name".
+    `kind` is "state", "mlp", "attn", "severed_mlp" or "severed_attn", if it was traced; `corruption` is the leading one
+    unless another is named.
     """
-    split = FORWARD[0] if answer_type == "description" else REVERSE[0]
-    return trace_facts({(family, split): [trace]}, models={family: family}, kind=kind).figure
+    trace.effects(kind, corruption)  # an error names the kinds and corruptions that were traced
+    corruption = corruption or vocabulary.choose_corruption(trace.kinds)
+    answer = "".join(trace.metadata["tokens"][slice(*trace.metadata["answer"])]).strip()
+    return _draw_maps([(plain(trace.metadata["prompt"]), plain(answer), trace)], corruption, kind)

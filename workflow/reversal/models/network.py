@@ -337,6 +337,11 @@ def attention(block):
     return _find_child(block, "self_attn", "attn", "attention", "self_attention")
 
 
+def attention_projection(block):
+    """The output matrix of a block's attention; its input are the outputs of the heads, one after the other."""
+    return _find_child(attention(block), "o_proj", "c_proj", "dense", "out_proj")
+
+
 def mlp(block):
     """The MLP module of a block."""
     return _find_child(block, "mlp", "feed_forward", "ffn")

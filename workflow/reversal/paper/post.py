@@ -477,7 +477,9 @@ def al_folio(document, paper):
         "giscus_comments": False,
         "date": date.fromisoformat(paper["date"]),
         "featured": True,
-        "authors": [{"name": paper["author"], "url": paper["url"], "affiliations": {"name": paper["affiliation"]}}],
+        "authors": [{"name": paper["author"], "url": paper["url"], "affiliations": {"name": paper["affiliation"]}}]
+        if paper["author"]
+        else [],
         "bibliography": f"{paper['date']}-{paper['slug']}.bib",
         "toc": [
             {"name": name} | ({"subsections": [{"name": sub} for sub in below]} if below else {})

@@ -6,10 +6,12 @@ Both families return the same records, so that later stages do not depend on how
 import math
 
 import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..common.errors import UserError
 from ..models import network, tokens
 from . import autoregressive, masked, noised
+from .sampling import Sampling
 
 # {noise, or None for autoregressive networks: what its likelihood is}.
 KINDS = {"mask": "bound", "uniform": "bound in one step", "gaussian": "bound in one step", None: "exact"}
@@ -18,6 +20,31 @@ KINDS = {"mask": "bound", "uniform": "bound in one step", "gaussian": "bound in 
 def is_correct(reference, generation):
     """Case-insensitive substring match of the reference completion."""
     return reference.strip().lower() in generation.strip().lower()
+
+
+def answer(
+    net: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    *,
+    canvas: int,
+    steps: int = 16,
+    **sampling,
+) -> str:
+    """The text with which a network of either family completes `prompt`.
+
+    A diffusion network fills a canvas of `canvas` tokens, prompt included, in `steps` denoising steps; `sampling` has
+    the other fields of `Sampling`. An autoregressive network decodes greedily, up to `canvas` tokens.
+    """
+    ids, settings = tokenizer(prompt)["input_ids"], Sampling(canvas=canvas, **sampling)
+    if len(ids) >= canvas:
+        raise UserError(f"the prompt has {len(ids)} tokens, but canvas is {canvas}; set it to more")
+    if network.is_diffusion(net):
+        denoised = _diffusion_module(net).denoise_each(net, [ids], settings, [steps])[steps]
+        [(generated, *_)] = _list_trajectories(denoised, [ids])
+    else:
+        [(generated, *_)] = _complete_greedily(net, [ids], settings, tokenizer.eos_token_id)
+    return decode(tokenizer, generated).strip()
 
 
 def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):

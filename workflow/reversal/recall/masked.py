@@ -37,15 +37,25 @@ def denoise(
     steps: int,
     fixed_tokens: list[dict[int, int]] | None = None,
     generator: torch.Generator | None = None,
+    keep_logits: bool = False,
     **sampling,
 ) -> Denoised:
     """Fill canvases that begin with `prompts` (lists of ids) in `steps` denoising steps.
 
     `sampling` has the fields of `Sampling`, of which `canvas`, the number of tokens of a row, is required.
-    `fixed_tokens`, for infilling, has for each prompt a dict {position: id} of further tokens that stay.
+    `fixed_tokens`, for infilling, has for each prompt a dict {position: id} of further tokens that stay. `keep_logits`
+    adds the network's `logits`, without guidance, at every step, which takes a run of the network more for each.
     """
+    if not network.is_diffusion(net):
+        raise UserError("denoise needs a diffusion network; recall.answer completes with a network of either family")
     options = {"fixed_tokens": fixed_tokens, "generator": generator}
-    return denoise_each(net, prompts, Sampling(**sampling), [steps], **options)[steps]
+    result = denoise_each(net, prompts, Sampling(**sampling), [steps], **options)[steps]
+    if not keep_logits:
+        return result
+    device = net.get_input_embeddings().weight.device
+    with torch.no_grad():
+        states = (network.prediction_states(net, result.canvas_before(step).to(device)) for step in range(steps))
+        return result._replace(logits=torch.stack([network.logits(net, state).cpu() for state in states]))
 
 
 @torch.no_grad()

@@ -96,6 +96,7 @@ class Denoised(NamedTuple):
     confidence: torch.Tensor  # (N, L) float64
     remasked: torch.Tensor  # (M, 5)
     mask_id: int
+    logits: torch.Tensor | None = None  # (steps, N, L, V), if they are kept
 
     def canvas_before(self, step: int) -> torch.Tensor:
         """The canvases (N, L) before `step`."""

@@ -197,7 +197,9 @@ def find_wide_canvases(config, name, positions, described):
     """Canvases that are wider than the `positions` of the model `name`, which errors call `described`: (path, line)."""
     place = ["models", name, "canvas"] if "canvas" in config["models"][name] else ["sampling", "canvas"]
     canvas = config["models"][name].get("canvas", config["sampling"]["canvas"])
-    ablated = enumerate(config["ablations"]["factors"].get("canvas", ()))
+    ablated = enumerate(
+        config["ablations"]["factors"].get("canvas", ()) if is_diffusion(config["models"][name]) else ()
+    )
     for path, value in ((place, canvas), *((["ablations", "factors", "canvas", i], value) for i, value in ablated)):
         if value > positions:
             yield path, f"{format_path(path)} is {value}; allowed: up to {described}"

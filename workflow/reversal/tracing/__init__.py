@@ -1,3 +1,7 @@
+"""Causal tracing: `trace_prompt` traces an answer, `trace` a sequence of tokens, `trace_heads` its attention heads."""
+
 from ..common.public import public
 
-__getattr__ = public(__name__, trace="engine", draw_noise="engine", trace_prompt="prompt")
+__getattr__, __dir__, __all__ = public(
+    __name__, trace_prompt="prompt", trace="engine", trace_heads="heads", draw_noise="engine"
+)

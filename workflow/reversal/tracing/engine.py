@@ -6,7 +6,7 @@ these modules over a window of layers around l. `answer` maps a position to the 
 masked token itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,19 +74,20 @@ def trace(
     subject: tuple[int, int],
     answer: Mapping[int, int],
     noise: torch.Tensor | None = None,
+    replacement: Sequence[int] | None = None,
     kind: str = "state",
     window: int = 1,
     severed: str | None = None,
     precision: str = "float32",
 ) -> Trace:
-    """Trace one sequence `input_ids` (T,) with `noise` (draws, subject, D) on the embeddings of its subject.
+    """Trace one sequence `input_ids` (T,): corrupt its `subject`, a half-open range of positions, and restore the rest.
 
-    `subject` is a half-open range of positions. Without `noise`, every call uses the same DRAWS of it. The other
-    arguments are those of `restore`.
+    The subject is corrupted by `noise` (draws, subject, D) on its embeddings, or by a `replacement`, as many tokens in
+    its place: masks, or another subject. Without either, every call uses the same DRAWS of noise. The other arguments
+    are those of `restore`.
     """
-    if noise is None:
-        noise = draw_noise(net, subject, DRAWS, generator=torch.Generator().manual_seed(0))
-    problem = Problem(embed(net, input_ids), add_noise(net, input_ids, subject, noise), answer)
+    corrupted = corrupt_subject(net, input_ids, subject, noise, replacement)
+    problem = Problem(embed(net, input_ids), corrupted, answer)
     [runs] = restore(net, [problem], kind=kind, window=window, severed=severed, precision=precision)
     return score_runs(runs)
 
@@ -109,6 +110,16 @@ def embed(net, input_ids):
     table = net.get_input_embeddings()
     with torch.no_grad():
         return table(torch.as_tensor(input_ids, device=table.weight.device))
+
+
+def corrupt_subject(net, input_ids, subject, noise=None, replacement=None):
+    """Embeddings (draws, T, D) with a corrupted subject, by DRAWS of noise unless `noise` or `replacement` is given."""
+    if noise is not None and replacement is not None:
+        raise UserError("both noise and replacement are given; a subject is corrupted in one way")
+    if replacement is not None:
+        return replace_subject(net, input_ids, subject, replacement)
+    _check_subject(subject, len(input_ids))
+    return add_noise(net, input_ids, subject, draw_noise(net, subject, DRAWS) if noise is None else noise)
 
 
 def add_noise(net, input_ids, subject, noise):
@@ -141,10 +152,14 @@ def draw_noise(
 ) -> torch.Tensor:
     """Gaussian noise (draws, tokens, D) of `scale` times the standard deviation of the real tokens' embeddings.
 
-    `subject` is the number of tokens to corrupt, or the range of their positions.
+    `subject` is the number of tokens to corrupt, or the range of their positions. Without a `generator`, every call
+    draws the same noise.
     """
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
     weight = net.get_input_embeddings().weight[: network.vocab(net)].detach()
     tokens = subject if isinstance(subject, int) else subject[1] - subject[0]
+    if tokens < 1 or draws < 1:
+        raise UserError(f"subject is {subject} and draws {draws}; allowed: one token and one draw at least")
     shape = (draws, tokens, weight.shape[1])
     return scale * weight.float().std().item() * torch.randn(shape, generator=generator)
 

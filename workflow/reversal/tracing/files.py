@@ -9,8 +9,9 @@ import pandas as pd
 import safetensors
 import safetensors.numpy
 
+from ..common.errors import UserError
 from ..common.files import atomic, write_table
-from .vocabulary import ROLES, WINDOWED_KINDS
+from .vocabulary import ROLES, WINDOWED_KINDS, choose_corruption
 
 OUTCOMES, TIME = "outcomes.csv", "time.csv"
 
@@ -47,6 +48,14 @@ class FactTrace(NamedTuple):
         """Indirect effects (S', P, L) of restoring one site in the corrupted run: restored − corrupted."""
         restored = self.scores(corruption, kind, score=score, window=window).astype(float)
         return restored - self.arrays[f"{score}.{corruption}.corrupted"][: len(restored), None, None]
+
+    def effects(self, kind="state", corruption=None):
+        """Indirect effects (S', P, L) in nats; by the leading corruption, unless another is named."""
+        corruption = corruption or choose_corruption(self.kinds)
+        if kind not in self.kinds.get(corruption, ()):
+            traced = ", ".join(f"{name}: {', '.join(kinds)}" for name, kinds in self.kinds.items())
+            raise UserError(f"kind {kind!r} was not traced by corruption {corruption!r}; this trace has {traced}")
+        return self.indirect_effects(corruption, kind)
 
     def necessity_effects(self, corruption, kind):
         """Effects (S', P, L) of corrupting one site in the clean run, in nats: clean − patched."""
