@@ -4,13 +4,13 @@ PAPER = config["paper"]
 if not HAS_ARTICLE and PAPER["author"] == DEFAULTS["paper"]["author"]:
     PAPER = PAPER | {"author": ""}  # the article's author did not write a report of another study
 POST = f"{PAPER['date']}-{PAPER['slug']}"
-TRAIN_ROWS = {kind for model in MODELS.values() for kind in model["train_on"]}
+TRAIN_ROWS = {TRAIN_ON[kind] for model in MODELS.values() for kind in model["train_on"]}
 
 # The jobs of a run, as their logs and benchmark files are called; those that make the post come after the table.
 MEASURED = [
     *expand("prepare/{table}", table=["facts", "train", *ALL_SPLITS]),
-    *(["prepare/train_mentions"] if "mentions" in TRAIN_ROWS else []),
-    *(["reverse_rows"] if "reversed" in TRAIN_ROWS else []),
+    *(f"prepare/{table}" for table in ("train_mentions", "train_identity") if table in TRAIN_ROWS),
+    *(["reverse_rows"] if "train_reversed" in TRAIN_ROWS else []),
     *(f"base_{model['base']}/{name}" for name, model in MODELS.items()),
     *(f"tokenizer/{name}" for name, model in MODELS.items() if model["base"] == "pretrain"),
     *expand("preflight/{model}", model=FAMILIES),
