@@ -88,7 +88,7 @@ def test_a_formula_that_would_not_be_readable_stops_the_build():
 def test_every_number_tells_its_run_table_rows_and_rule(html):
     shown = re.findall(r'<span class="n" tabindex="0" title="([^"]*)">([^<]*)</span>', html)
     assert len(shown) > 60 and all(value.strip() for _, value in shown)
-    runs, rule = "this|seeds|published|objectives|blocks|epochs", "rule some_rule|not made by this study"
+    runs, rule = "this|seeds|published|objectives|rivals|blocks|epochs", "rule some_rule|not made by this study"
     sourced = re.compile(rf"run ({runs}): (\w+)\.csv, .*, column \w+; ({rule})")
     assert all(sourced.search(unescape(title)) for title, _ in shown)
     (names,) = {
