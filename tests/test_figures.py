@@ -39,8 +39,8 @@ from reversal.figures import (
 )
 from reversal.recall import files as completion_files
 from reversal.recall.objectives import predicts_subject_from_object
-from reversal.storage import evidence
 from reversal.storage import similarity as statistics
+from reversal.storage import transfer
 from reversal.storage import vocabulary as storage_vocabulary
 from reversal.tracing import tables as trace_tables
 from reversal.tracing import time_tables, vocabulary
@@ -99,7 +99,7 @@ def completions(pair, models=MODELS, steps=(1, 4), seeds=(1,), count=3):
 
 def edits_and_gradients(models=MODELS):
     """Tables of fine-tuned edits and of gradients: storage is separate, an edit hardly transfers."""
-    transfers = {"edited": 0.0, "paraphrase": 0.95, "reverse": 0.02, "bayes_inverse": 0.6}
+    transfers = {"edited": 0.0, "paraphrase": 0.95, "reverse": 0.02}
     edits = [
         {"model": model, "seed": 1, "stage": "seed_1", "group": "both", "edited": direction, "kind": "replace"}
         | {"weights": "all", "steps": storage_vocabulary.CONVERGED, "question": question, "answer": answer}
@@ -109,7 +109,15 @@ def edits_and_gradients(models=MODELS):
         for answer, about in itertools.product(("old", "new"), ("fact", "others", "difference"))
     ]
     gradients = [
-        {"model": model, "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d", "part": part}
+        {
+            "model": model,
+            "seed": 1,
+            "stage": "seed_1",
+            "group": "both",
+            "edited": "p2d",
+            "measure": "gradient",
+            "part": part,
+        }
         | {"against": against, "value": cosine, "ci_low": cosine - 0.01, "ci_high": cosine + 0.01}
         for model, part in itertools.product(models, ("attention 0", "mlp 0", "all", "attention to the subject"))
         for against, cosine in (("reverse", 0.0), ("forward", 0.3))
@@ -265,13 +273,18 @@ def rank_one_table(models=MODELS):
     return pd.DataFrame(records, columns=[*columns, "fact", "tokens", "value", "ci_low", "ci_high"])
 
 
-def evidence_table(share=0.03, ceiling_low=0.9):
+def storage_tests_table(value=0.03):
+    networks = {"separate": (0.0, 3.0), "half": (0.5, 3.0), "shared": (1.0, 3.0)} | dict.fromkeys(
+        MODELS, (np.nan, np.nan)
+    )
     records = [
-        (model, 1, kind, measure, share, share - 0.05, share + 0.05, 1.0, ceiling_low)
-        for model in MODELS
-        for kind, measure in storage.MEASURES
+        (model, *storage, test, edited, 3, 30, value, value - 0.05, value + 0.05, 0.5, 0.9)
+        for model, storage in networks.items()
+        for test in transfer.TESTS
+        for edited in ("p2d", "d2p")
     ]
-    return pd.DataFrame(records, columns=evidence.COLUMNS)
+    columns = ["model", "shared", "scale", "test", "edited", "seeds", "n", "value", "ci_low", "ci_high"]
+    return pd.DataFrame(records, columns=[*columns, "power_9", "power_30"])
 
 
 def ablation_table():
@@ -324,7 +337,7 @@ INPUTS = {
     "time": lambda pair: time_table(),
     "symmetry": lambda pair: similarity_table(),
     "rank_one_edits": lambda pair: rank_one_table(),
-    "evidence": lambda pair: evidence_table(),
+    "storage_tests": lambda pair: storage_tests_table(),
     "finetuned_edits": lambda pair: edits_and_gradients()[0],
     "gradients": lambda pair: edits_and_gradients()[1],
     "ablations": lambda pair: ablation_table(),
@@ -429,9 +442,8 @@ EDGES = {
     "no comparisons": lambda: symmetry.symmetry_layers(similarity_table().head(0), models=MODELS),
     "nothing compared": lambda: symmetry.symmetry(similarity_table().head(0), models=MODELS),
     "bases alone compared": lambda: symmetry.symmetry(similarity_table(stages=("base",)), models=MODELS),
-    "no evidence": lambda: storage.evidence(evidence_table().head(0), models=MODELS),
-    "underpowered evidence": lambda: storage.evidence(evidence_table(ceiling_low=-0.1), models=MODELS),
-    "evidence off the scale": lambda: storage.evidence(evidence_table(share=-3.0), models=MODELS),
+    "no known storage": lambda: storage.storage_tests(storage_tests_table().head(0), models=MODELS),
+    "transfer off the scale": lambda: storage.storage_tests(storage_tests_table(value=-3.0), models=MODELS),
     "edits of one model": lambda: rank_one.rank_one_edits(rank_one_table(["ar"]), models=MODELS),
     "edits of a base": lambda: rank_one.rank_one_edits(
         rank_one_table().query("group == 'both'").assign(group="known"), models=MODELS

@@ -168,7 +168,7 @@ def test_the_bases_are_evaluated_in_both_directions_and_what_they_know_is_traced
     assert likelihood["mdm", "known_p2d"] > 0 and likelihood["mdm", "known_d2p"] > 0
     traced = pd.read_csv(results / "tables/traced_facts.csv").query("outcome == 'traced'")
     assert set(traced.split) == set(KNOWN) and set(traced.model) == {"mdm", "ar"}
-    assert {"base_knowledge", "rank_one_edits", "evidence", "finetuned_edits"} <= {
+    assert {"base_knowledge", "rank_one_edits", "finetuned_edits"} <= {
         file.stem for file in results.glob("figures/*.svg")
     }
     edits = pd.read_csv(results / "tables/finetuned_edits.csv")

@@ -521,7 +521,7 @@ def test_the_workflow_is_lint_free(checkout):
     "stages, jobs",
     [
         (["probe"], {"probe"}),
-        (["finetuned_edits"], {"finetuned_edits", "evidence"}),
+        (["finetuned_edits"], {"finetuned_edits"}),
         (["rank_one_edits", "keyvalue", "tracing"], {"rank_one_edits", "keyvalue", "symmetry", "trace", "peaks"}),
     ],
 )

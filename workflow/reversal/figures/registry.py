@@ -311,7 +311,8 @@ FIGURES = {
         section="Fine-tuned edits",
         caption="""Top: facts are fine-tuned to a new answer in one direction; dots show how much of the change
         transfers to paraphrases and to the reverse direction. Bottom: cosine of the gradients of a fact's two
-        questions, less that of other facts. Bars are 95% intervals over facts; where paraphrases lie at 0, no transfer could have been seen.""",
+        questions, less that of other facts. Bars are 95% intervals over facts; where paraphrases lie at 0, no transfer
+        could have been seen.""",
         alt="""Above, a dot plot for each direction in which facts were edited: the share of the change that transfers,
         to paraphrases and to the reverse question.
         Below, dots of how much more similar a fact's gradient is to its own of a paraphrase, and of the reverse

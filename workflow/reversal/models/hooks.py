@@ -55,15 +55,6 @@ def overwrite(rows, positions, values):
     return hook
 
 
-def replace_output(states):
-    """A hook that replaces a module's output with `states` (B, T, D)."""
-
-    def hook(module, inputs, output):
-        return (states, *output[1:]) if isinstance(output, tuple) else states
-
-    return hook
-
-
 @contextmanager
 def skip_blocks(blocks, output):
     """Replace the forward pass of each of a network's `blocks` by the constant `output`."""

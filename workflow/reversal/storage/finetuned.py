@@ -321,10 +321,10 @@ def _attribute(lm, parameters, rows):
 
 @torch.no_grad()
 def find_traced_part(lm, edits, forward):
-    """The part of the network that carries the facts' answers: the one whose clean outputs recover most of them.
+    """The part of the network that brings the facts' answers: the one whose clean outputs recover most of them.
 
-    Each fact's subject is replaced by its target's, of as many tokens, and one part's outputs are restored at all
-    positions, as in causal tracing.
+    Each fact's subject is replaced by its target's, of as many tokens, and one part's outputs are restored where the
+    answer is predicted, as in causal tracing. (Restored at the subject, any early part would bring the subject back.)
     """
     parts = network.parts(lm.net)
     template = forward.templates[0]
@@ -332,7 +332,7 @@ def find_traced_part(lm, edits, forward):
         [encode_question(lm, forward.get(template, subject, edit.fact)) for subject in (edit.fact, edit.target)]
         for edit in edits
     ]
-    pairs = [(clean, corrupted) for clean, corrupted in pairs if len(clean.ids) == len(corrupted.ids)]
+    pairs = [(clean, corrupted) for clean, corrupted in pairs if clean.answer.keys() == corrupted.answer.keys()]
     if not pairs:
         raise UserError("no fact has a target whose subject has as many tokens; remove traced from the edits' weights")
     totals = dict.fromkeys(parts, 0.0)
@@ -340,7 +340,8 @@ def find_traced_part(lm, edits, forward):
         with hooks.record_outputs(parts) as outputs:
             network.hidden(lm.net, clean.ids)
         for name, module in parts.items():
-            with hooks.attach([(module, hooks.replace_output(outputs[name]))]):
+            restored = outputs[name][clean.row, clean.position]
+            with hooks.attach([(module, hooks.overwrite(clean.row, clean.position, restored))]):
                 log_p = log_probabilities(lm.net, corrupted)
             totals[name] += joint_log_probability(corrupted, log_p).sum().item()
     return max(totals, key=totals.get)
@@ -366,7 +367,7 @@ def fine_tune(lm, rows, replay, weights, settings, *, forget=False):
     batches, edit_batches = collate(net, edited + replayed), collate(net, edited)
     # Each token's share in the loss: the means over both parts are added, or to forget, subtracted.
     shares = [(-1 if forget else 1) / count_tokens(edited)] * len(edited)
-    shares += [1 / count_tokens(replayed)] * len(replayed)
+    shares += [1 / count_tokens(replayed) for _ in replayed]
     shares = torch.tensor(shares, device=device_of(net))
     with trainable(net, weights, settings.adapter) as parameters:
         optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)

@@ -258,6 +258,8 @@ def _check_subject(subject, length):
 def _check_arguments(net, problems, kind, window, severed, precision):
     if net.training:
         raise UserError("the network is in training mode; call net.eval() before tracing")
+    if network.has_store(net):
+        raise UserError("the network has a store, which finds a subject by its tokens; only embeddings are traced")
     if kind not in KINDS:
         raise UserError(f"kind is {kind!r}; allowed: {', '.join(KINDS)}")
     if window < 1 or window != int(window):
