@@ -18,6 +18,7 @@ any fact. What an edit shows with shared and with separate storage is measured o
 """
 
 import dataclasses
+import functools
 import random
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from ..models import hooks, network
 from ..training import adapters
 from .rank_one import choose_targets, replace_answer
 from .scoring import (
+    LanguageModel,
     answer_loss,
     collate,
     count_tokens,
@@ -217,13 +219,12 @@ def make_edits(lm, forward_rows, reverse_rows, *, kind, weights, settings, rng, 
         weights = find_traced_part(lm, edits, forward)
         if job:
             job.log_line(f"{kind}: tracing finds the facts in {weights}")
-    run = {"relearn": _relearn, "knock_out": _knock_out}.get(kind, _fine_tune)
-    options = {"kind": kind, "weights": weights, "settings": settings, "edit_templates": edit_templates}
+    editor = Editor(lm, edits, forward, reverse, kind, weights, settings, edit_templates)
     records = []
     with job.progress(len(edits), f"{kind}, {weights}", "facts") if job else nullcontext() as progress:
         for edit in edits:
             evaluation = Evaluation(lm, edit, forward, reverse, kind=kind, edit_templates=edit_templates)
-            for steps, converged, before, after in run(lm, edit, edits, forward, reverse, evaluation, **options):
+            for steps, converged, before, after in editor.run(edit, evaluation):
                 for key, (log, recall) in after.items():
                     log_before, recall_before = before[key]
                     records.append((edit.fact, steps, converged, *key, log_before, log, recall_before, recall))
@@ -232,91 +233,119 @@ def make_edits(lm, forward_rows, reverse_rows, *, kind, weights, settings, rng, 
     return pd.DataFrame(records, columns=COLUMNS)
 
 
-def _fine_tune(lm, edit, edits, forward, reverse, evaluation, *, kind, weights, settings, edit_templates):
-    """Fine-tune one edit; yield its steps, whether it has converged, and the scores before and after."""
-    rows, replay = select_training_rows(edit, forward, kind=kind, edit_templates=edit_templates)
-    if kind == "replay_both":
-        replay += select_training_rows(edit, reverse, kind=kind, edit_templates=edit_templates)[1]
-    before = evaluation.score()
-    with fine_tune(lm, rows, replay, weights, settings, forget=kind == "forget") as train:
-        for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
-            loss = train(more)
-            converged = loss >= FORGOTTEN_ABOVE if kind == "forget" else loss <= settings.converged_below
-            yield steps, converged, before, evaluation.score()
-            if converged and (kind, weights) != (settings.kinds[0], settings.weights[0]):
-                return  # only the main edit shows what more steps do
+@dataclass(frozen=True)
+class Editor:
+    """Makes edits of one kind; the arguments are those of `make_edits`."""
 
+    lm: LanguageModel
+    edits: list
+    forward: Prompts
+    reverse: Prompts
+    kind: str
+    weights: str
+    settings: EditSettings
+    edit_templates: int
 
-def _relearn(lm, edit, edits, forward, reverse, evaluation, *, kind, weights, settings, edit_templates):
-    """Forget a fact in both directions, then teach it again in one; as `_fine_tune`.
+    def run(self, edit, evaluation):
+        """Make one edit: yield its steps, whether it has converged, and the scores before and after; then undo it."""
+        return {"relearn": self.relearn, "knock_out": self.knock_out}.get(self.kind, self.fine_tune)(edit, evaluation)
 
-    The scores before are those of the network that has forgotten. Those about "others" are of the target's answer,
-    taught to a copy of that network in the same way: a pair that it never had.
-    """
-    options = {"edit_templates": edit_templates}
-    rows, replay = select_training_rows(edit, forward, kind="forget", **options)
-    reverse_rows, reverse_replay = select_training_rows(edit, reverse, kind="forget", **options)
-    with fine_tune(lm, rows + reverse_rows, replay + reverse_replay, weights, settings, forget=True) as unlearn:
-        for _ in range(settings.steps[-1]):
-            if unlearn(1) >= FORGOTTEN_ABOVE:
-                break
+    def select_rows(self, edit, *, kind=None, prompts=None):
+        """The rows to train on and those to replay, as `select_training_rows`."""
+        options = {"kind": kind or self.kind, "edit_templates": self.edit_templates}
+        return select_training_rows(edit, prompts or self.forward, **options)
+
+    def schedule(self):
+        """Pairs of a number of steps at which to evaluate, and how many it is after the one before."""
+        return zip(self.settings.steps, np.diff(self.settings.steps, prepend=0), strict=True)
+
+    def fine_tune(self, edit, evaluation):
+        """Fine-tune one edit."""
+        rows, replay = self.select_rows(edit)
+        if self.kind == "replay_both":
+            replay += self.select_rows(edit, prompts=self.reverse)[1]
+        is_main = (self.kind, self.weights) == (self.settings.kinds[0], self.settings.weights[0])
+        forget = self.kind == "forget"
         before = evaluation.score()
-        results = {}
-        for answer, rows_kind in (("old", "relearn_old"), ("new", kind)):
-            rows, replay = select_training_rows(edit, forward, kind=rows_kind, **options)
-            with fine_tune(lm, rows, replay, weights, settings) as train:
-                for steps, more in zip(settings.steps, np.diff(settings.steps, prepend=0), strict=True):
-                    results[answer] = steps, train(more) <= settings.converged_below
-                    if results[answer][1]:
-                        break
-                results[answer] += (evaluation.score(),)
-    arms = {"fact": "old", "others": "new"}
-    keys = {(question, about, "old"): (question, "fact", arms[about]) for question in QUESTIONS for about in arms}
-    after = {key: results[arms[key[1]]][2][source] for key, source in keys.items()}
-    steps, converged, _ = results["old"]
-    yield steps, converged, {key: before[source] for key, source in keys.items()}, after
+        with fine_tune(self.lm, rows, replay, self.weights, self.settings, forget=forget) as train:
+            for steps, more in self.schedule():
+                loss = train(more)
+                converged = loss >= FORGOTTEN_ABOVE if forget else loss <= self.settings.converged_below
+                yield steps, converged, before, evaluation.score()
+                if converged and not is_main:
+                    return  # only the main edit shows what more steps do
 
+    def relearn(self, edit, evaluation):
+        """Forget a fact in both directions, then teach it again in one.
 
-def _knock_out(lm, edit, edits, forward, reverse, evaluation, *, kind, weights, settings, edit_templates):
-    """Set to 0 the weights of attention and MLPs with the largest attribution to this fact's answer; as `_fine_tune`.
+        The scores before are those of the network that has forgotten. Those about "others" are of the target's answer,
+        taught to a copy of that network in the same way: a pair that it never had.
+        """
+        rows, replay = self.select_rows(edit, kind="forget")
+        reverse_rows, reverse_replay = self.select_rows(edit, kind="forget", prompts=self.reverse)
+        options = (self.weights, self.settings)
+        with fine_tune(self.lm, rows + reverse_rows, replay + reverse_replay, *options, forget=True) as unlearn:
+            is_forgotten = any(unlearn(1) >= FORGOTTEN_ABOVE for _ in range(self.settings.steps[-1]))
+            before = evaluation.score()
+            results = {}
+            for answer, taught in (("old", rows), ("new", self.select_rows(edit)[0])):
+                with fine_tune(self.lm, taught, replay, *options) as train:
+                    for steps, more in self.schedule():
+                        results[answer] = steps, train(more) <= self.settings.converged_below
+                        if results[answer][1]:
+                            break
+                    results[answer] += (evaluation.score(),)
+        arms = {"fact": "old", "others": "new"}
+        keys = {(question, about, "old"): (question, "fact", arms[about]) for question in QUESTIONS for about in arms}
+        after = {key: results[arms[key[1]]][2][source] for key, source in keys.items()}
+        steps, converged, _ = results["old"]
+        yield steps, converged and is_forgotten, {key: before[source] for key, source in keys.items()}, after
 
-    The attribution of a weight is what setting it to 0 adds to the loss, to first order, less its mean over the other
-    edited facts.
-    """
-    templates = forward.templates[:edit_templates]
-    facts = [edit.fact, *(other.fact for other in edits if other is not edit)]
-    before = evaluation.score()
-    with trainable(lm.net, "parts", settings.adapter) as parameters:
-        rows = {fact: [forward.get(template, fact, fact) for template in templates] for fact in facts}
-        own, others = _attribute(lm, parameters, rows[edit.fact]), 0
-        for fact in facts[1:][: settings.replay]:
-            others = others + _attribute(lm, parameters, rows[fact]) / len(facts[1:][: settings.replay])
-        order = (own - others).argsort(descending=True)
-        batches = collate(lm.net, [encode_question(lm, row) for row in rows[edit.fact]])
+    def knock_out(self, edit, evaluation):
+        """Set to 0 the weights of attention and MLPs with the largest attribution to this fact's answer.
+
+        The attribution of a weight is what setting it to 0 adds to the loss, to first order, less its mean over the
+        other edited facts.
+        """
+        before = evaluation.score()
+        with trainable(self.lm.net, "parts", self.settings.adapter) as parameters:
+            own = self.attribute(edit, parameters)
+            others = (self.attributions - own) / max(1, len(self.edits) - 1)
+            order = (own - others).argsort(descending=True)
+            batches = self.collate_own(edit)
+            with torch.no_grad():
+                vector = torch.nn.utils.parameters_to_vector(parameters)
+                for share in self.settings.knock_out:
+                    count = max(1, round(share * len(vector)))
+                    vector[order[:count]] = 0
+                    torch.nn.utils.vector_to_parameters(vector, parameters)
+                    converged = answer_loss(self.lm.net, batches).item() >= FORGOTTEN_ABOVE
+                    yield count, converged, before, evaluation.score()
+                    if converged:
+                        return
+
+    @functools.cached_property
+    def attributions(self):
+        """The sum (P,) over all edits of the attributions of all weights."""
+        with trainable(self.lm.net, "parts", self.settings.adapter) as parameters:
+            return sum(self.attribute(edit, parameters) for edit in self.edits)
+
+    def attribute(self, edit, parameters):
+        """The attribution (P,) of `parameters`, as one vector, to the fact's own answer: −gradient × weight."""
+        loss = answer_loss(self.lm.net, self.collate_own(edit))
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         with torch.no_grad():
-            vector = torch.nn.utils.parameters_to_vector(parameters)
-            for share in settings.knock_out:
-                count = max(1, round(share * len(vector)))
-                vector[order[:count]] = 0
-                torch.nn.utils.vector_to_parameters(vector, parameters)
-                converged = answer_loss(lm.net, batches).item() >= FORGOTTEN_ABOVE
-                yield count, converged, before, evaluation.score()
-                if converged:
-                    return
+            return torch.cat(
+                [
+                    (torch.zeros_like(weight) if gradient is None else -gradient * weight).flatten()
+                    for gradient, weight in zip(gradients, parameters, strict=True)
+                ]
+            )
 
-
-def _attribute(lm, parameters, rows):
-    """The attribution (P,) of all `parameters`, as one vector, to the answers of `rows`: −gradient × weight."""
-    loss = answer_loss(lm.net, collate(lm.net, [encode_question(lm, row) for row in rows]))
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    with torch.no_grad():
-        zero = torch.zeros((), device=loss.device)
-        return torch.cat(
-            [
-                (-gradient * weight if gradient is not None else zero.expand_as(weight)).flatten()
-                for gradient, weight in zip(gradients, parameters, strict=True)
-            ]
-        )
+    def collate_own(self, edit):
+        """Batches of the fact's own answer in the templates of the edit."""
+        rows, _ = self.select_rows(edit, kind="forget")
+        return collate(self.lm.net, [encode_question(self.lm, row) for row in rows])
 
 
 @torch.no_grad()
@@ -350,7 +379,7 @@ def find_traced_part(lm, edits, forward):
 def select_training_rows(edit, forward, *, kind, edit_templates):
     """The rows that an `Edit` makes likely (or, to forget, unlikely), and those that it replays: one for each fact."""
     templates = forward.templates[:edit_templates]
-    answer = edit.fact if kind in ("forget", "relearn_old") else edit.target
+    answer = edit.fact if kind == "forget" else edit.target
     replay = [forward.get(templates[i % edit_templates], fact, fact) for i, fact in enumerate(edit.replay)]
     return [forward.get(template, edit.subject, answer) for template in templates], replay
 
