@@ -42,4 +42,5 @@ rule all:
     """Everything the study makes."""
     input:
         expand("<results>/data/{table}.jsonl", table=["facts", "train", *SPLITS]),
-        WRITTEN,
+        # A study of networks of known storage has tests of storage and no page.
+        rules.storage.input if STORES else WRITTEN,
