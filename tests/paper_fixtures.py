@@ -19,7 +19,7 @@ from reversal.tracing import files as trace_files
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT / "paper"
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
-RUNS = ("seeds", "published", "objectives", "blocks", "epochs")
+RUNS = ("seeds", "published", "objectives", "rivals", "blocks", "epochs")
 AL_FOLIO = {
     "author": "A. Author",
     "affiliation": "An Institute",

@@ -96,9 +96,10 @@ def storage_tests(table, *, models):
     # Where the store's weights are about as large as those around it.
     known = known[known.scale == known.scale.unique()[np.argsort(known.scale.unique())][known.scale.nunique() // 2]]
     tests = [test for test in TESTS if test in set(table.test)]
-    figure = new_figure(34 * len(tests) + 110, NARROW)
     directions = [direction for direction in EDITED if direction in set(table.edited)]
-    axes_of = dict(zip(directions, figure.subplots(1, len(directions), squeeze=False, sharey=True)[0], strict=True))
+    figure = new_figure(len(directions) * (24 * len(tests) + 60) + 60, NARROW)
+    grid = figure.subplots(len(directions), 1, squeeze=False, sharex=True)
+    axes_of = dict(zip(directions, grid[:, 0], strict=True))
     handles, descriptions = {}, []
     for direction, axes in axes_of.items():
         axes.axvline(0, color=FAINT, linewidth=0.8)
@@ -122,9 +123,10 @@ def storage_tests(table, *, models):
                     axes.hlines(y + shift, low, high, color=look.color)
                     (handles[look.label],) = axes.plot(center, y + shift, look.marker, color=look.color, markersize=4)
                     descriptions.append(f"{EDITED[direction]}, {test}, {look.label}: {percent(row.value)}")
-        axes.set(xlim=LIMITS, ylim=(len(tests) - 0.4, -0.8), title=EDITED[direction], xlabel="transfer, %")
-        axes.text(LIMITS[1] + 3, -0.75, "power", va="center", fontsize=SMALL, color=FAINT)
+        axes.set(xlim=LIMITS, ylim=(len(tests) - 0.4, -1.1), title=EDITED[direction])
+        axes.text(LIMITS[1] + 3, -0.9, "power", va="center", fontsize=SMALL, color=FAINT)
         axes.set_yticks(range(len(tests)), tests)
         axes.grid(axis="x", color=PALE)
+    grid[-1, 0].set_xlabel("transfer, % of the change")
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"transfer": "; ".join(descriptions)})
