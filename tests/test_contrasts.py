@@ -291,6 +291,16 @@ def test_the_contrast_of_maps_covers_what_was_planted(question_weight, rng):
     assert np.mean(covered) >= 0.91
 
 
+def test_the_jackknife_of_halves_covers_a_mean(rng):
+    covered = 0
+    for _ in range(400):
+        facts = rng.standard_normal(48)
+        halves = [facts[rng.permutation(48)[:24]].mean() for _ in range(40)]
+        interval = contrasts.jackknife_halves(halves)
+        covered += interval.low <= 0 <= interval.high
+    assert 0.92 <= covered / 400 <= 0.99
+
+
 def test_a_correlation_corrected_for_noise_is_not_cut_off_at_1(rng):
     level = rng.standard_normal(88)
     found = [

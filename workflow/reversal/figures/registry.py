@@ -291,6 +291,37 @@ FIGURES = {
         concept as the subject of one question and as the answer of the other, by layer and model, before and after
         fine-tuning, under their ceilings. {ranges}.""",
     ),
+    "symmetry_pca": Figure(
+        function="symmetry.symmetry_pca",
+        inputs=("symmetry_pca", "symmetry"),
+        title="A concept as subject and as answer",
+        section="Symmetry of keys and values",
+        caption="""Each name, and each description, twice in the plane of the first two principal components of both:
+        filled, what the MLP puts out for its key where it is the subject; hollow, its value where it is the answer.
+        Lines join the two. If both directions used one representation, lines would be as short as in the first row,
+        which shows one output twice, from two halves of the templates. Before fine-tuning no fact has a value, and the
+        MLP's output at the answer positions takes its place. Each panel has its debiased CKA, and the CKA between two
+        halves of the templates, its ceiling.""",
+        alt="""Scatter plots with a line between the two points of each concept. In the first row the two points
+        coincide; in the others lines run across the whole plane. Similarities: {similarities}.""",
+        needs=("trained",),
+    ),
+    "symmetry_spectra": Figure(
+        function="symmetry.symmetry_spectra",
+        inputs=("symmetry_spectra", "symmetry"),
+        title="Singular spectra and principal angles",
+        section="Symmetry of keys and values",
+        caption="""Left, the share of the variance between facts in the first principal components (squared singular
+        values, summed), of the vectors in the figure before. Right, by layer, how much the top subspaces of a concept
+        as subject and as answer overlap: the mean cosine of their principal angles, 1 for the same subspace, with 95%
+        intervals over facts. The MLP's output at the subject is compared with that at the answer positions (dots) and,
+        where there are values, with those (diamonds). Bars: facts permuted. Crosses: random keys, in which each neuron
+        keeps its activations but not their facts, through the same down-projection. Dotted: two halves of the
+        templates.""",
+        alt="""Line plots, a row for each run. Left, cumulative spectra; {ranks}. Right, overlaps of subspaces by layer,
+        which lie at their nulls of permuted facts and random keys or close to them, far below their ceilings.""",
+        needs=("trained",),
+    ),
     "rank_one_edits": Figure(
         function="rank_one.rank_one_edits",
         inputs=("rank_one_edits",),
@@ -475,6 +506,8 @@ TABLES = {
     "time": Table("Effects over steps", "What answer tokens depend on at each denoising step."),
     "keyvalue": Table("Values", "Outcome of the optimisation of each value v*."),
     "symmetry": Table("Similarity", "Similarity of forward and reverse representations, with ceilings."),
+    "symmetry_pca": Table("Principal components", "Concepts as subject and as answer in their first two components."),
+    "symmetry_spectra": Table("Singular spectra", "Singular values and effective ranks of outputs and values."),
     "rank_one_edits": Table("Rank-one edits", "Success of ROME's edits, by site and measure, before and after."),
     "finetuned_edits": Table(
         "Fine-tuned edits", "What fine-tuning one direction changes, and its transfer to the other."

@@ -26,7 +26,6 @@ from .style import (
     RULE,
     SMALL,
     Drawing,
-    add_title,
     choose_looks,
     draw_empty,
     new_figure,
@@ -171,7 +170,7 @@ def symmetry_pca(points, table, *, models):
     runs = _select_shown_runs(points, models)
     if not runs:
         return draw_empty(TOO_FEW)
-    rows = [(f"{runs[0].label}, the same output twice", runs[0], TWO_HALVES), *((run.label, run, "") for run in runs)]
+    rows = [(f"{runs[0].label}, one output twice", runs[0], TWO_HALVES), *((run.label, run, "") for run in runs)]
     figure = new_figure(118 * len(rows) + 50, NARROW)
     panels, described = figure.subplots(len(rows), len(CONCEPTS), squeeze=False), []
     for line, (label, run, suffix) in zip(panels, rows, strict=True):
@@ -188,14 +187,17 @@ def symmetry_pca(points, table, *, models):
             axes.plot(first.x, first.y, "o", color=color, markersize=3, zorder=2)
             axes.plot(second.x, second.y, "o", color=color, markersize=3.2, markerfacecolor="white", zorder=2)
             found = _find_statistic(table, run, comparison, PRIMARY_STATISTIC)
-            note = "" if found is None else f"CKA {number(found.ceiling if suffix else found.value, 2)}"
-            add_title(axes, f"{concept}s" if line is panels[0] else "", note)
-            described += [f"{label}, {concept}s {note}"]
+            if found is not None and not suffix:
+                note = f"CKA {number(found.value, 2)} of {number(found.ceiling, 2)}"
+                axes.set_title(note, fontsize=SMALL, fontweight="normal", color=FAINT)
+                described += [f"{label}, {concept}s {note}"]
         line[0].set_ylabel(label.replace(", ", ",\n").replace(" before", "\nbefore"), fontsize=SMALL)
+    for axes, concept in zip(panels[0], CONCEPTS, strict=True):
+        axes.set_title(f"{concept}s")
     style = {"color": INK, "linestyle": "", "marker": "o", "markersize": 4}
     handles = {
-        "MLP's output, concept as subject": Line2D([], [], **style),
-        "value, concept as answer": Line2D([], [], **style, markerfacecolor="white"),
+        "as subject: the MLP's output for its key": Line2D([], [], **style),
+        "as answer: its value": Line2D([], [], **style, markerfacecolor="white"),
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=1)
     return Drawing(figure, {"similarities": "; ".join(described)})
@@ -208,7 +210,7 @@ def symmetry_spectra(spectra, table, *, models):
     if not runs:
         return draw_empty(TOO_FEW)
     figure = new_figure(125 * len(runs) + 90, NARROW)
-    panels, handles, described = figure.subplots(len(runs), 2, sharex="col", squeeze=False), {}, []
+    panels, handles, described = figure.subplots(len(runs), 2, sharex="col", sharey=True, squeeze=False), {}, []
     for (left, right), run in zip(panels, runs, strict=True):
         for concept, (color, shown) in CONCEPTS.items():
             spaces = dict(tuple(run.rows.groupby("space")))
@@ -222,19 +224,18 @@ def symmetry_spectra(spectra, table, *, models):
             _draw_overlaps(right, table, run, shown, color)
             handles[f"{concept}s"] = Line2D([], [], color=color)
         left.set(ylim=(0, 1.02), ylabel=run.label.replace(" before", "\nbefore"))
-        right.set(ylim=(0, 1.02))
         for axes in (left, right):
             axes.grid(axis="y", color=PALE)
-    panels[0, 0].set_title("share of variance,\nsummed over components")
-    panels[0, 1].set_title("overlap of top subspaces\n(1: the same, 0: orthogonal)")
-    panels[-1, 0].set_xlabel("component")
+    panels[0, 0].set_title("variance explained")
+    panels[0, 1].set_title("overlap of subspaces")
+    panels[-1, 0].set_xlabel("by components 1 to …")
     panels[-1, 1].set_xlabel("layer")
     handles |= {
         "left: as subject": Line2D([], [], color=INK),
-        "left: as value": Line2D([], [], color=INK, linestyle="--"),
-        "right: same facts": Line2D([], [], color=INK, marker="o", markersize=4),
-        "right: value in place of answer": Line2D([], [], color=INK, marker="D", linestyle="", markersize=4),
-        "right: other facts": Line2D([], [], color=INK, linestyle="", marker="_", markersize=9),
+        "left: as answer": Line2D([], [], color=INK, linestyle="--"),
+        "right: at the answer": Line2D([], [], color=INK, marker="o", markersize=4),
+        "right: as value": Line2D([], [], color=INK, marker="D", linestyle="", markersize=4),
+        "right: permuted facts": Line2D([], [], color=INK, linestyle="", marker="_", markersize=9),
         "right: random keys": Line2D([], [], color=INK, linestyle="", marker="x", markersize=5),
         "right: two halves": Line2D([], [], color=INK, linestyle=":"),
     }

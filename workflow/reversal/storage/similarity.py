@@ -20,6 +20,7 @@ from sklearn.decomposition import PCA
 from ..common import contrasts
 from .vocabulary import (
     DIRECTIONS,
+    MAIN_STATISTICS,
     PAIRS,
     PEAK,
     POSITIONS,
@@ -94,7 +95,7 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tup
     spaces = _check_arrays(arrays)
     n = next(iter(spaces.values())).shape[1] if spaces else 0
     if n < MIN_FACTS or not pairs:
-        findings = {(pair, name): Finding(np.nan) for pair in pairs for name in STATISTICS}
+        findings = {(pair, name): Finding(np.nan) for pair in pairs for name in _list_statistics(pair)}
         return _make_table(findings, pairs, spaces, n)
     halves = {side: _split_halves(space) for side, space in spaces.items()}
     groups = _encode_groups(groups, n)
@@ -105,6 +106,10 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tup
     findings |= _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng)
     findings |= _test_primary(findings, halves, pairs, permute(groups, permutations, rng))
     return _make_table(findings, pairs, spaces, n)
+
+
+def _list_statistics(pair):
+    return STATISTICS if pair in SHOWN_COMPARISONS else MAIN_STATISTICS
 
 
 def _split_halves(space):
@@ -220,7 +225,7 @@ def pca_pairs(arrays, *, pairs):
         if set(PAIRS[pair]) <= set(spaces)
     }
     for pair in list(drawn):
-        side = next(side for side in PAIRS[pair] if side.startswith("output at subject"))
+        side = next((side for side in PAIRS[pair] if side.startswith("output at subject")), PAIRS[pair][0])
         parts = _split_halves(spaces[side])
         if len(parts) == 2:
             drawn[pair + TWO_HALVES] = [(f"{side}, half {i + 1}", part) for i, part in enumerate(parts)]
@@ -566,7 +571,7 @@ def _make_table(findings, pairs, spaces, n):
     share = {side: _largest_share(space) for side, space in spaces.items()}
     for pair in pairs:
         first, second = PAIRS[pair]
-        for statistic in [name for name in STATISTICS if (pair, name) in findings]:
+        for statistic in _list_statistics(pair):
             rows.append((pair, statistic, *findings[pair, statistic], max(share[first], share[second]), n))
     return pd.DataFrame(rows, columns=["comparison", "statistic", *Finding._fields, "largest_share", "n"])
 
