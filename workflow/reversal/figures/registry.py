@@ -296,14 +296,13 @@ FIGURES = {
         inputs=("symmetry_pca", "symmetry"),
         title="A concept as subject and as answer",
         section="Symmetry of keys and values",
-        caption="""Each name, and each description, twice in the plane of the first two principal components of both:
-        filled, what the MLP puts out for its key where it is the subject; hollow, its value where it is the answer.
-        Lines join the two. If both directions used one representation, lines would be as short as in the first row,
-        which shows one output twice, from two halves of the templates. Before fine-tuning no fact has a value, and the
-        MLP's output at the answer positions takes its place. Each panel has its debiased CKA, and the CKA between two
-        halves of the templates, its ceiling.""",
-        alt="""Scatter plots with a line between the two points of each concept. In the first row the two points
-        coincide; in the others lines run across the whole plane. Similarities: {similarities}.""",
+        caption="""Each name and each description twice, in the first two principal components of both: filled, what
+        the MLP puts out for its key as subject; hollow, its value as answer (before fine-tuning, when nothing has a
+        value, the MLP's output at the answer positions). Lines join the two; in one representation they would be as
+        short as in the first row, which shows the filled points from two halves of the templates. Each panel has the
+        debiased CKA of its two sets and the ceiling of that, from two halves of the templates.""",
+        alt="""Scatter plots of names and of descriptions, with a line between the two points of each; first of one
+        output measured twice, then of each model. Debiased CKA, each of its ceiling: {similarities}.""",
         needs=("trained",),
     ),
     "symmetry_spectra": Figure(
@@ -311,15 +310,13 @@ FIGURES = {
         inputs=("symmetry_spectra", "symmetry"),
         title="Singular spectra and principal angles",
         section="Symmetry of keys and values",
-        caption="""Left, the share of the variance between facts in the first principal components (squared singular
-        values, summed), of the vectors in the figure before. Right, by layer, how much the top subspaces of a concept
-        as subject and as answer overlap: the mean cosine of their principal angles, 1 for the same subspace, with 95%
-        intervals over facts. The MLP's output at the subject is compared with that at the answer positions (dots) and,
-        where there are values, with those (diamonds). Bars: facts permuted. Crosses: random keys, in which each neuron
-        keeps its activations but not their facts, through the same down-projection. Dotted: two halves of the
-        templates.""",
-        alt="""Line plots, a row for each run. Left, cumulative spectra; {ranks}. Right, overlaps of subspaces by layer,
-        which lie at their nulls of permuted facts and random keys or close to them, far below their ceilings.""",
+        caption="""Left: share of the variance between facts in the first principal components, of names and
+        descriptions as subject and as answer. Right: overlap of their top subspaces by layer (mean cosine of the
+        principal angles, 1 for the same subspace), between the MLP's output at the subject and that at the answer
+        (dots) or the value (diamonds), with 95% intervals over facts. Bars are the overlap with facts permuted, crosses
+        that with random keys through the same down-projection, dotted lines that of two halves of the templates.""",
+        alt="""Line plots, a row for each run. Left, cumulative spectra: {ranks}. Right, overlaps of subspaces by layer
+        with their nulls and ceilings: {overlaps}.""",
         needs=("trained",),
     ),
     "rank_one_edits": Figure(

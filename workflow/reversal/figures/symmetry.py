@@ -210,7 +210,8 @@ def symmetry_spectra(spectra, table, *, models):
     if not runs:
         return draw_empty(TOO_FEW)
     figure = new_figure(125 * len(runs) + 90, NARROW)
-    panels, handles, described = figure.subplots(len(runs), 2, sharex="col", sharey=True, squeeze=False), {}, []
+    panels = figure.subplots(len(runs), 2, sharex="col", sharey=True, squeeze=False)
+    handles, described, overlaps = {}, [], []
     for (left, right), run in zip(panels, runs, strict=True):
         for concept, (color, shown) in CONCEPTS.items():
             spaces = dict(tuple(run.rows.groupby("space")))
@@ -221,7 +222,8 @@ def symmetry_spectra(spectra, table, *, models):
                 rows = spaces[side].sort_values("component")
                 left.plot(rows.component, rows.cumulative, color=color, linestyle=line, linewidth=1.2)
                 described.append(f"{run.label}, {side}: effective rank {number(rows.effective_rank.iloc[0])}")
-            _draw_overlaps(right, table, run, shown, color)
+            found = _draw_overlaps(right, table, run, shown, color)
+            overlaps.append(f"{run.label}, {concept}s {', '.join(number(value, 2) for value in found)}")
             handles[f"{concept}s"] = Line2D([], [], color=color)
         left.set(ylim=(0, 1.02), ylabel=run.label.replace(" before", "\nbefore"))
         for axes in (left, right):
@@ -240,11 +242,11 @@ def symmetry_spectra(spectra, table, *, models):
         "right: two halves": Line2D([], [], color=INK, linestyle=":"),
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
-    return Drawing(figure, {"ranks": "; ".join(described)})
+    return Drawing(figure, {"ranks": "; ".join(described), "overlaps": "; ".join(overlaps)})
 
 
 def _draw_overlaps(axes, table, run, shown, color):
-    """Overlaps by layer with intervals: of values as diamonds, of answers as a line; nulls and ceilings."""
+    """Draw overlaps by layer: of values as diamonds, of answers as a line, nulls and ceilings. Return the last."""
     rows = table[(table.model == run.model) & (table.stage == run.stage) & (table.statistic == "subspace_overlap")]
     rows = rows[rows.layer.astype(str) != PEAK].assign(layer=lambda rows: rows.layer.astype(int))
     shift = {GREEN: -0.15, PURPLE: 0.15}[color]
@@ -259,6 +261,7 @@ def _draw_overlaps(axes, table, run, shown, color):
         axes.plot(x, found.matched_mean, "x", color=INK, markersize=4)
         if marker == "o":
             axes.plot(x, found.ceiling, color=color, linewidth=0.8, linestyle=":")
+    return list(found.value)
 
 
 def _select_shown_runs(rows, models):
