@@ -99,12 +99,13 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tup
         return _make_table(findings, pairs, spaces, n)
     halves = {side: _split_halves(space) for side, space in spaces.items()}
     groups = _encode_groups(groups, n)
+    primary_orders = permute(groups, permutations, rng)  # drawn first, so that nothing exploratory changes them
     orders = permute(groups, max(1, permutations // EXPLORATORY), rng)
     findings = _compare_geometry(halves, pairs, orders)
     findings |= _compare_cosines(halves, pairs, orders)
     findings |= _compare_by_probe(spaces, pairs, orders)
     findings |= _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng)
-    findings |= _test_primary(findings, halves, pairs, permute(groups, permutations, rng))
+    findings |= _test_primary(findings, halves, pairs, primary_orders)
     return _make_table(findings, pairs, spaces, n)
 
 
@@ -495,8 +496,13 @@ def find_down_projection(spaces):
 
 
 def draw_matched_outputs(keys, down_projection, rng):
-    """The MLP's outputs (n, width) for random keys: each neuron's activations in `keys` (n, mlp) are permuted alone."""
-    return rng.permuted(keys, axis=0) @ down_projection
+    """The MLP's outputs (P, n, width) for random keys: each neuron of `keys` (P, n, mlp) permutes its facts alone.
+
+    All parts have the same permutations, because the parts of a fact are alike.
+    """
+    _, n, neurons = keys.shape
+    orders = rng.permuted(np.tile(np.arange(n)[:, None], neurons), axis=0)
+    return np.take_along_axis(keys, orders[None], axis=1) @ down_projection
 
 
 def _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng):
@@ -538,12 +544,11 @@ def _overlap_matched(sides, halves, down_projection, overlap, count, rng):
     replaced = next(i for i, side in enumerate(sides) if side.startswith("output at subject"))
     keys = halves[sides[replaced].replace("output", "key", 1)]
     other = halves[sides[1 - replaced]]
-    crossed = _cross_halves(keys, other)
-    draws = [
-        [overlap(draw_matched_outputs(key, down_projection, rng), space).mean() for key, space in crossed]
-        for _ in range(count)
-    ]
-    return np.mean(draws, axis=1)
+    null = np.empty(count)
+    for i in range(count):
+        drawn = draw_matched_outputs(keys, down_projection, rng)
+        null[i] = np.mean([overlap(*two) for two in _cross_halves(drawn, other)])
+    return null
 
 
 def permute(groups, count, rng):
