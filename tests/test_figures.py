@@ -236,20 +236,26 @@ def time_table(layers=2):
 
 @functools.cache
 def make_similarities(seed, base):
-    """The statistics of `symmetry` for made-up vectors of ten facts; of a base, no values."""
+    """Tables of `symmetry`, of spectra and of principal components for made-up vectors of ten facts, in this order.
+
+    A base has no values.
+    """
     rng = np.random.default_rng(seed)
     sides = sorted({side for pair in storage_vocabulary.PAIRS.values() for side in pair})
     arrays = {side: rng.random((4, 10, 5)) for side in sides if not base or "value" not in side}
-    return statistics.compare_all(arrays, components=2, permutations=90, rng=rng)
+    compared = statistics.compare_all(arrays, components=2, permutations=90, rng=rng)
+    points = statistics.pca_pairs(arrays, pairs=storage_vocabulary.SHOWN_COMPARISONS)
+    return compared, statistics.spectra(arrays), points
 
 
-def similarity_table(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", "base")):
-    """A table of `symmetry`, in which models are alike."""
+def similarity_table(models=tuple(MODELS), layers=("peak", "0", "2"), stages=("seed_1", "base"), part=0):
+    """A table of `symmetry`, or another `part` of `make_similarities`, in which models are alike."""
     parts = []
     for name, stage, (number, layer) in itertools.product(models, stages, enumerate(layers)):
         about = {"model": name, "stage": stage, "layer": layer, "layer_forward": 0, "layer_reverse": number}
-        parts.append(make_similarities(number, stage == "base").assign(**about))
-    return statistics.adjust_for_layers(pd.concat(parts, ignore_index=True))
+        parts.append(make_similarities(number, stage == "base")[part].assign(**about))
+    table = pd.concat(parts, ignore_index=True)
+    return table if part else statistics.adjust_for_layers(table)
 
 
 def rank_one_table(models=MODELS):
@@ -336,6 +342,8 @@ INPUTS = {
     "causal_trace": lambda pair: trace_table(),
     "time": lambda pair: time_table(),
     "symmetry": lambda pair: similarity_table(),
+    "symmetry_spectra": lambda pair: similarity_table(part=1),
+    "symmetry_pca": lambda pair: similarity_table(part=2),
     "rank_one_edits": lambda pair: rank_one_table(),
     "storage_tests": lambda pair: storage_tests_table(),
     "finetuned_edits": lambda pair: edits_and_gradients()[0],
@@ -440,6 +448,10 @@ EDGES = {
         similarity_table(models=("mdm",), layers=tuple(map(str, range(10))), stages=("base",)), models=MODELS
     ),
     "no comparisons": lambda: symmetry.symmetry_layers(similarity_table().head(0), models=MODELS),
+    "no components": lambda: symmetry.symmetry_pca(similarity_table(part=2).head(0), similarity_table(), models=MODELS),
+    "spectra of one model without a base or a peak": lambda: symmetry.symmetry_spectra(
+        *(similarity_table(("ar",), ("0", "2"), ("seed_1",), part) for part in (1, 0)), models=MODELS
+    ),
     "nothing compared": lambda: symmetry.symmetry(similarity_table().head(0), models=MODELS),
     "bases alone compared": lambda: symmetry.symmetry(similarity_table(stages=("base",)), models=MODELS),
     "no known storage": lambda: storage.storage_tests(storage_tests_table().head(0), models=MODELS),

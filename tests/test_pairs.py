@@ -138,7 +138,7 @@ def study(root, made, tmp_path_factory):
             "prefixes": {"count": 1, "lengths": [3]},
             "optimization": {"steps": 4},
         },
-        "symmetry": {"permutations": 100, "folds": 2, "components": 3},
+        "symmetry": {"permutations": 100, "components": 3},
         "rank_one_edits": {
             "layers": "peak",
             "max_facts": 2,

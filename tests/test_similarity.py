@@ -1,16 +1,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import linalg, spatial, stats
+from scipy import stats
 
 from reversal.common import contrasts
 from reversal.storage import similarity, vocabulary
 
-STATISTICS = [similarity.debiased_cka, similarity.rsa]
 NAME, DESCRIPTION = vocabulary.PRIMARY_COMPARISONS.values()
 STATE = vocabulary.STATE_COMPARISONS["name"]
+OUTPUTS = "name: output at subject × at answer"
 VALUES = "fact: value"
-KINDS = ("output at subject", "value", "state at subject", "state at answer")
+KINDS = ("output at subject", "output at answer", "value", "state at subject", "state at answer")
 
 
 @pytest.fixture
@@ -44,39 +44,18 @@ def compare(arrays, rng, **options):
     return table.set_index(["comparison", "statistic"])
 
 
-def rank_partners(first, second, rng, components=6):
-    """Partner ranks (n, 2) and the folds in which facts are held out."""
-    fold = similarity.assign_folds(np.zeros(len(first)), 5, rng)
-    projected = similarity.project_held_out({"first": first, "second": second}, fold, components)
-    return similarity.rank_partners(projected["first"], projected["second"], fold), fold
-
-
 # Closed cases
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_a_space_has_similarity_1_with_itself_rotated_scaled_and_moved(statistic, rng):
+def test_a_space_has_cka_1_with_itself_rotated_scaled_and_moved(rng):
     first = rng.standard_normal((30, 12))
-    assert statistic(first, first) == pytest.approx(1)
-    assert statistic(first, 7 * first @ draw_rotation(12, rng) + 3) == pytest.approx(1)
+    assert similarity.debiased_cka(first, first) == pytest.approx(1)
+    assert similarity.debiased_cka(first, 7 * first @ draw_rotation(12, rng) + 3) == pytest.approx(1)
 
 
-def test_held_out_facts_are_retrieved_after_any_rotation_scaling_and_shift(rng):
-    first = rng.standard_normal((30, 6))
-    ranks, _ = rank_partners(first, 7 * first @ draw_rotation(6, rng) + 3, rng)
-    assert (ranks == 1).all()
-
-
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_similarity_is_symmetric(statistic, rng):
+def test_cka_is_symmetric(rng):
     first, second = rng.standard_normal((20, 9)), rng.standard_normal((20, 4))
-    assert statistic(first, second) == pytest.approx(statistic(second, first))
-
-
-def test_rsa_is_scipys_spearman_of_scipys_distances(rng):
-    first, second = rng.standard_normal((25, 8)), rng.standard_normal((25, 3))
-    expected = stats.spearmanr(spatial.distance.pdist(first), spatial.distance.pdist(second)).statistic
-    assert similarity.rsa(first, second) == pytest.approx(expected)
+    assert similarity.debiased_cka(first, second) == pytest.approx(similarity.debiased_cka(second, first))
 
 
 def test_debiased_cka_is_the_ratio_of_unbiased_dependences(rng):
@@ -117,12 +96,6 @@ def test_subspaces_overlap_fully_with_themselves_and_not_with_their_complement(r
     assert np.isnan(similarity.subspace_overlap(first, rng.standard_normal((30, 10)), 4))
 
 
-def test_the_null_of_overlap_is_that_of_random_subspaces(rng):
-    bases = np.linalg.qr(rng.standard_normal((2, 2000, 20, 4)))[0]
-    naive = np.linalg.svd(bases[0].swapaxes(1, 2) @ bases[1], compute_uv=False).mean(-1)
-    assert stats.ks_2samp(naive, similarity.random_overlaps(20, 4, 2000, rng)).pvalue > 0.01
-
-
 # Level and power
 
 
@@ -132,14 +105,14 @@ def test_the_tests_of_unrelated_sides_hold_their_level():
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         arrays = planted(0, rng, n=12, width=10)
-        tables.append(compare(arrays, rng, components=3, pairs=(STATE,), permutations=2_950).reset_index())
+        tables.append(compare(arrays, rng, components=3, pairs=(OUTPUTS,), permutations=2_950).reset_index())
     p = pd.concat(tables).set_index(["comparison", "statistic"]).p_value
     most = stats.binom.ppf(0.9999, seeds, 0.1)
     for statistic in vocabulary.STATISTICS:
-        assert (p[STATE, statistic] <= 0.1).sum() <= most, statistic
+        assert (p[OUTPUTS, statistic] <= 0.1).sum() <= most, statistic
     # Continuous statistics have uniform p-values; the discrete ones are only bounded.
-    for statistic in ("debiased_cka", "rsa", "cosine_similarity"):
-        assert stats.kstest(p[STATE, statistic], "uniform").pvalue > 1e-3, statistic
+    for statistic in ("debiased_cka", "cosine_similarity"):
+        assert stats.kstest(p[OUTPUTS, statistic], "uniform").pvalue > 1e-3, statistic
 
 
 def test_a_shared_representation_is_detected_and_similarity_grows_with_it():
@@ -151,13 +124,45 @@ def test_a_shared_representation_is_detected_and_similarity_grows_with_it():
 
     none, some, most = (averaged(strength) for strength in (0, 1, 6))
     for pair in (NAME, STATE, VALUES):
-        for statistic in (
-            set(vocabulary.STATISTICS) - {"subspace_overlap"} - ({"linear_probe"} if pair != STATE else set())
-        ):
+        for statistic in set(vocabulary.MAIN_STATISTICS) - ({"linear_probe"} if pair != STATE else set()):
             at = (pair, statistic)
             assert none.value[at] < some.value[at] < most.value[at], at
             assert most.p_value[at] < 0.02 < none.p_value[at], at
-    assert most.value[VALUES, "retrieval_at_1"] > 0.9 and most.value[STATE, "linear_probe"] > 0.9
+    assert most.value[STATE, "linear_probe"] > 0.9
+
+
+def test_subspaces_are_shared_by_the_same_facts_or_by_all(rng):
+    """Facts with directions of their own, and facts that all lie in one subspace but nowhere in particular."""
+    own = rng.standard_normal((24, 60))
+    basis = rng.standard_normal((4, 60))
+    for is_own in (True, False):
+        sides = [own if is_own else rng.standard_normal((24, 4)) @ basis for _ in range(2)]
+        noisy = [side + 0.1 * rng.standard_normal((4, 24, 60)) for side in sides]
+        arrays = dict(zip(vocabulary.PAIRS[OUTPUTS], noisy, strict=True))
+        found = compare(arrays, rng, components=4, pairs=(OUTPUTS,)).loc[(OUTPUTS, "subspace_overlap")]
+        assert found.value > 0.9 and (found.p_value < 0.02) == is_own
+        assert np.isnan(found.matched_p)  # without keys
+
+
+def test_unrelated_keys_through_one_down_projection_overlap_as_random_keys_do(rng):
+    down_projection, p_values = rng.standard_normal((12, 60)), []
+    random = np.linalg.qr(rng.standard_normal((2, 200, 60, 8)))[0]
+    chance = np.linalg.svd(random[0].swapaxes(1, 2) @ random[1], compute_uv=False).mean()
+    for _ in range(12):
+        arrays = {}
+        for side in vocabulary.PAIRS[OUTPUTS]:
+            keys = np.maximum(rng.standard_normal((24, 12)), 0) + 0.05 * rng.standard_normal((4, 24, 12))
+            arrays |= {side.replace("output", "key"): keys, side: keys @ down_projection}
+        found = compare(arrays, rng, components=8, pairs=(OUTPUTS,), permutations=2_000)
+        found = found.loc[(OUTPUTS, "subspace_overlap")]
+        assert found.value > 1.5 * chance and found.matched_mean == pytest.approx(found.value, abs=0.1)
+        p_values.append(found.matched_p)
+    assert sum(p <= 0.1 for p in p_values) <= 4  # by chance one, and five or more in one of 200 cases
+    assert similarity.find_down_projection(arrays) == pytest.approx(down_projection)
+    shuffled = similarity.draw_matched_outputs(keys, down_projection, rng)
+    assert shuffled.mean(1) == pytest.approx((keys @ down_projection).mean(1))
+    few = {side: array[:1, :4] for side, array in arrays.items()}
+    assert similarity.find_down_projection(few) is None
 
 
 def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
@@ -171,7 +176,7 @@ def test_a_difference_between_groups_is_not_a_symmetry_of_facts():
             array[:, :10] += 2
         for kind, given in (("free", None), ("grouped", groups)):
             table = compare(arrays, rng, groups=given, components=3, pairs=(VALUES,))
-            found[kind] += table.p_value[VALUES, "rsa"] <= 0.05
+            found[kind] += table.p_value[VALUES, "debiased_cka"] <= 0.05
     assert found["free"] >= 18
     assert found["grouped"] <= 5
 
@@ -194,7 +199,13 @@ def test_shared_storage_with_noise_reaches_its_ceiling():
     for rng in map(np.random.default_rng, range(20)):
         vectors = rng.standard_normal((30, 20))
         arrays = {side: vectors + 0.7 * rng.standard_normal((4, 30, 20)) for side in vocabulary.PAIRS[pair]}
-        tables.append(compare(arrays, rng, pairs=(pair,), main_only=True))
+        tables.append(
+            compare(
+                arrays,
+                rng,
+                pairs=(pair,),
+            )
+        )
     mean = sum(tables) / len(tables)
     for statistic in ("debiased_cka", "cosine_similarity"):
         at = (pair, statistic)
@@ -208,7 +219,7 @@ def measure(arrays, statistic, rng):
     orders = similarity.permute(np.zeros(next(iter(halves.values())).shape[1]), 200, rng)
     if statistic == "cosine_similarity":
         return similarity._compare_cosines(halves, [pair], orders)[pair, statistic]
-    return similarity._compare_geometry(halves, [pair], orders, [statistic])[pair, statistic]
+    return similarity._compare_geometry(halves, [pair], orders)[pair, statistic]
 
 
 @pytest.mark.parametrize("statistic", ["debiased_cka", "cosine_similarity"])
@@ -266,14 +277,12 @@ def test_the_interval_of_a_similarity_holds_its_level(shared, facts):
         common = rng.standard_normal((n, 20))
         return [(shared**0.5 * common + (1 - shared) ** 0.5 * rng.standard_normal((n, 20))) * size for _ in range(2)]
 
-    truth = {"debiased_cka": shared**2, "rsa": similarity.rsa(*sides(1500))}
-    covered = dict.fromkeys(truth, 0)
+    covered = 0
     for _ in range(200):
         grams = [similarity._gram(side) for side in sides(facts)]
-        for statistic, shape in (("debiased_cka", similarity._u_center), ("rsa", similarity._rank_distances)):
-            interval = contrasts.jackknife(*similarity._leave_one_out(shape, *grams), contrasts.CHANGES)
-            covered[statistic] += interval.low <= truth[statistic] <= interval.high
-    assert all(0.93 <= count / 200 <= 0.98 for count in covered.values()), covered
+        interval = contrasts.jackknife(*similarity._leave_one_out(similarity._u_center, *grams), contrasts.CHANGES)
+        covered += interval.low <= shared**2 <= interval.high
+    assert 0.93 <= covered / 200 <= 0.98
 
 
 def test_every_interval_contains_its_estimate(rng):
@@ -313,73 +322,30 @@ def test_similarity_beyond_the_base_is_0_without_a_change_and_positive_after_a_l
 def test_a_fact_with_most_of_the_variance_is_reported(rng):
     arrays = planted(0, rng)
     arrays["value, reverse"][:, 3] *= 50
-    largest = compare(arrays, rng, main_only=True).largest_share
+    largest = compare(arrays, rng).largest_share
     assert largest[VALUES].iloc[0] > 0.9 > 0.3 > largest[STATE].iloc[0]
 
 
-# Fast paths and held-out facts
+# Fast paths
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_the_fast_null_equals_comparing_anew_for_each_permutation(statistic, rng):
-    shape = {"debiased_cka": similarity._u_center, "rsa": similarity._rank_distances}
+def test_the_fast_null_equals_comparing_anew_for_each_permutation(rng):
     first, second = rng.standard_normal((13, 6)), rng.standard_normal((13, 9))
     orders = similarity.permute(np.zeros(13), 150, rng)
-    shapes = [shape[statistic.__name__](similarity._gram(space)) for space in (first, second)]
-    naive = [statistic(first, second[order]) for order in orders]
+    shapes = [similarity._u_center(similarity._gram(space)) for space in (first, second)]
+    naive = [similarity.debiased_cka(first, second[order]) for order in orders]
     assert similarity.permuted_inner_products(*shapes, orders) == pytest.approx(naive)
-
-
-def test_the_fast_retrieval_null_equals_fitting_anew_for_each_permutation(rng):
-    first, second = rng.standard_normal((2, 17, 9))
-    fold = similarity.assign_folds(np.zeros(17), 4, rng)
-    orders = similarity.permute(fold, 20, rng)
-    projected = similarity.project_held_out({"first": first, "second": second}, fold, 4)
-    fast = similarity.rank_partners(projected["first"], projected["second"], fold, orders)
-    for order, ranks in zip(orders, fast, strict=True):
-        anew = similarity.project_held_out({"first": first, "second": second[order]}, fold, 4)
-        assert (similarity.rank_partners(anew["first"], anew["second"], fold) == ranks).all()
-
-
-def test_partner_ranks_follow_from_scipys_procrustes(rng):
-    first = rng.standard_normal((15, 5))
-    second = first @ draw_rotation(5, rng) + 0.7 * rng.standard_normal((15, 5))
-    fold = similarity.assign_folds(np.zeros(15), 3, rng)
-    projected = similarity.project_held_out({"first": first, "second": second}, fold, 4)
-    ranks = similarity.rank_partners(projected["first"], projected["second"], fold)
-    for held in range(3):
-        one, other, inside = projected["first"][held], projected["second"][held], fold == held
-        turn, _ = linalg.orthogonal_procrustes(one[~inside], other[~inside])
-        away = spatial.distance.cdist(one[inside] @ turn, other[inside], "cosine")
-        assert (ranks[inside, 0] == np.diag(stats.rankdata(away, axis=1))).all()
-        assert (ranks[inside, 1] == np.diag(stats.rankdata(away, axis=0))).all()
 
 
 def test_overlaps_of_subsets_equal_those_computed_one_by_one(rng):
     first, second = rng.standard_normal((2, 16, 10))
-    subsets = np.argsort(rng.random((6, 16)), axis=1)[:, :8]
-    bases = [similarity.subset_bases(space, subsets, 3) for space in (first, second)]
-    naive = [similarity.subspace_overlap(first[subset], second[subset], 3) for subset in subsets]
-    assert similarity.subset_overlaps(first, second, subsets, *bases) == pytest.approx(naive)
-
-
-def test_held_out_facts_never_influence_the_fit(rng):
-    first, second = rng.standard_normal((2, 20, 8))
-    fold = similarity.assign_folds(np.zeros(20), 4, rng)
-    poison = np.flatnonzero(fold == 2)[0]
-    poisoned = second.copy()
-    poisoned[poison] = 1e6
-    clean, changed = (
-        similarity.project_held_out({"first": first, "second": space}, fold, 4) for space in (second, poisoned)
-    )
-    others = np.arange(20) != poison
-    assert (clean["second"][2, others] == changed["second"][2, others]).all()
-    assert not np.allclose(clean["second"][0, others], changed["second"][0, others])
-    # One candidate moves and the fit does not, so every other candidate is passed by at most that one.
-    before, after = (similarity.rank_partners(one["first"], one["second"], fold) for one in (clean, changed))
-    mates = (fold == 2) & others
-    assert (np.abs(before[mates, 0] - after[mates, 0]) <= 1).all()
-    assert (before[mates, 1] == after[mates, 1]).all()
+    subsets, others = np.argsort(rng.random((2, 6, 16)), axis=2)[..., :8]
+    pairs = zip(subsets, others, strict=True)
+    naive = [similarity.subspace_overlap(first[subset], second[other], 3) for subset, other in pairs]
+    assert similarity.overlap_subsets(first, second, subsets, others, 3) == pytest.approx(naive)
+    second[others[0]] = 1  # which do not differ
+    found = similarity.overlap_subsets(first, second, subsets, others, 3)
+    assert np.isnan(found[0])
 
 
 def test_permutations_stay_within_groups_and_reach_every_position(rng):
@@ -390,13 +356,6 @@ def test_permutations_stay_within_groups_and_reach_every_position(rng):
     assert {tuple(order[[0, 2, 4]]) for order in orders} == {
         (0, 2, 4), (0, 4, 2), (2, 0, 4), (2, 4, 0), (4, 0, 2), (4, 2, 0)
     }  # fmt: skip
-
-
-def test_folds_split_each_group_evenly_and_have_two_candidates_or_more(rng):
-    groups = np.repeat([0, 1, 2], 10)
-    fold = similarity.assign_folds(groups, 5, rng)
-    assert (np.histogram2d(groups, fold, bins=(3, 5))[0] == 2).all()
-    assert np.bincount(similarity.assign_folds(np.zeros(9), 8, rng)).min() == 2
 
 
 # The tables
@@ -415,26 +374,29 @@ def test_the_table_has_a_row_for_each_statistic_and_the_same_seed_gives_it_again
     assert (table.minimum_detectable.notna() <= planted_for).all()
     valued = table.comparison.str.contains("value")
     known = table[(table.statistic != "linear_probe") | ~valued]
-    assert known.drop(columns=["p_adjusted", "minimum_detectable"]).notna().all(axis=None) and (table.n == 12).all()
-    assert (table.groupby("comparison").size() == len(vocabulary.STATISTICS)).all()
+    assert (
+        known.drop(columns=["p_adjusted", "minimum_detectable", "matched_mean", "matched_p"]).notna().all(axis=None)
+        and (table.n == 12).all()
+    )
+    counts = table.groupby("comparison").statistic.agg(tuple)
+    for pair, statistics in counts.items():
+        assert statistics == similarity._list_statistics(pair)
     assert known.p_value[~primary].between(0.05, 1).all() and table.p_value[primary].between(1 / 951, 1).all()
-    brief = similarity.compare_all(arrays, components=3, permutations=950, rng=np.random.default_rng(1), main_only=True)
-    assert set(brief.statistic) == set(vocabulary.MAIN_STATISTICS)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_too_few_facts_give_a_table_of_missing_values(n, rng):
     arrays = planted(0, rng, n=n)
     table = similarity.compare_all(arrays, components=3, permutations=90, rng=rng)
-    assert len(table) == 10 * len(vocabulary.STATISTICS) and table.p_value.isna().all() and (table.n == n).all()
+    assert len(table) > 30 and table.p_value.isna().all() and (table.n == n).all()
     assert table.p_adjusted.isna().all()
-    assert len(similarity.pca_pairs(arrays, pairs=[NAME, STATE])) == (4 * n if n > 1 else 0)
+    assert len(similarity.pca_pairs(arrays, pairs=[NAME, STATE])) == (8 * n if n > 1 else 0)
     assert similarity.spectra(arrays).empty == (n < 2)
 
 
 def test_the_minimum_number_of_facts_gives_all_numbers(rng):
     table = compare(planted(1, rng, n=8), rng, pairs=(STATE,))
-    assert table.drop(columns=["p_adjusted", "minimum_detectable"]).notna().all(axis=None)
+    assert table.drop(columns=["p_adjusted", "minimum_detectable", "matched_mean", "matched_p"]).notna().all(axis=None)
 
 
 def test_one_part_is_compared_without_a_ceiling(rng):
@@ -449,10 +411,8 @@ def test_identical_values_are_no_evidence(rng):
     arrays = planted(1, rng)
     arrays["value, reverse"][:] = 1
     table = compare(arrays, rng)
-    assert table.loc[(VALUES, ["debiased_cka", "rsa", "subspace_overlap"]), "p_value"].isna().all()
-    assert table.value[VALUES, "cosine_similarity"] == table.value[VALUES, "retrieval_at_1"] == 0
-    assert table.value[VALUES, "outranked"] == pytest.approx(0.5)
-    assert table.p_value[VALUES, "outranked"] == table.p_value[VALUES, "cosine_similarity"] == 1
+    assert np.isnan(table.p_value[VALUES, "debiased_cka"]) and np.isnan(table.p_value[NAME, "subspace_overlap"])
+    assert table.value[VALUES, "cosine_similarity"] == 0 and table.p_value[VALUES, "cosine_similarity"] == 1
 
 
 def test_layers_are_corrected_for_all_layers_and_the_peak_for_none():
@@ -509,7 +469,5 @@ def test_mismatched_options_are_refused_and_missing_sides_are_not_compared(rng):
     arrays = planted(0, rng)
     with pytest.raises(ValueError, match="29 groups for 30 facts"):
         compare(arrays, rng, groups=["p2d"] * 29)
-    with pytest.raises(ValueError, match="folds is 1"):
-        compare(arrays, rng, folds=1)
     del arrays["value, reverse"]
-    assert NAME not in compare(arrays, rng, main_only=True).index.get_level_values(0)
+    assert NAME not in compare(arrays, rng).index.get_level_values(0)

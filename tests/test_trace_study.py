@@ -477,8 +477,30 @@ def test_maps_have_their_reliability_concentration_and_similarity():
     correlations = states[(states.split == "p2d_same") & (states.statistic == "correlation")].set_index("other").value
     assert correlations["seed_2"] == pytest.approx(1, abs=1e-3) and correlations["d2p_reverse"] < 0.9
     assert states[(states.split == "p2d_same") & (states.statistic == "split_half")].value.item() > 0.99
-    ranks = states[(states.split == "p2d_same") & (states.statistic == "rank")].set_index("other")
-    assert ranks.value["seed_2"] == pytest.approx(1) and ranks.value["d2p_reverse"] < 0.9
+    raw = states[(states.split == "p2d_same") & (states.statistic == "raw")].set_index("other")
+    assert raw.value["seed_2"] == pytest.approx(1) and raw.value["d2p_reverse"] < 0.9
+    assert "route" not in set(table.statistic)  # which needs all four splits
+
+
+@pytest.mark.parametrize(("by_question", "sign"), [(True, 1), (False, -1)])
+def test_the_route_follows_what_the_maps_were_made_from(by_question, sign):
+    levels = [[9.0, 1.0, 0.0, 4.0], [0.0, 5.0, 9.0, 1.0]]
+    splits = {
+        split: [
+            trace_fixtures.make_trace_with_effects(
+                levels[(answers if by_question else people)] + rng.normal(0, 0.3, 4), kind="state", fact=f"{people}{i}"
+            )
+            for i in range(6)
+        ]
+        for rng in [np.random.default_rng(0)]
+        for split, people, answers in [
+            *(("p2d_same", 0, 0), ("p2d_reverse", 0, 1)),
+            *(("d2p_same", 1, 1), ("d2p_reverse", 1, 0)),
+        ]
+    }
+    table = trace_tables.tabulate_maps({1: splits}, model="m", rng=np.random.default_rng(0))
+    route = table[(table.statistic == "route") & (table.kind == "state")].iloc[0]
+    assert sign * route.value > 1 and (sign * route[["ci_low", "ci_high"]] > 0).all() and route.n == 12
 
 
 def test_the_plateau_of_the_subject_ends_where_its_effect_is_significantly_smaller():

@@ -47,7 +47,7 @@ SECTIONS, TABLES = registry.SECTIONS, registry.TABLES
 STAGE_TABLES = {
     "probe": ["probe"],
     "tracing": ["causal_trace", "traced_facts", "trace_maps", "time"],
-    "keyvalue": ["keyvalue", "symmetry"],
+    "keyvalue": ["keyvalue", "symmetry", "symmetry_pca", "symmetry_spectra"],
     "rank_one_edits": ["rank_one_edits"],
     "finetuned_edits": ["finetuned_edits", "gradients"],
 }

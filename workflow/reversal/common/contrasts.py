@@ -14,6 +14,7 @@ NaN means "not measured" and is left out; what cannot be estimated is NaN, never
 checks the coverage by simulation at the sizes of the studies.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -310,6 +311,16 @@ def jackknife(value, without, limits=None):
     return _jackknife_samples(value, [np.asarray(without, float)], limits)
 
 
+def jackknife_halves(values, limits=None):
+    """The interval of a statistic from its `values` in random halves of the facts: the jackknife that deletes half."""
+    values = np.asarray(values, float)
+    # Of a statistic that deletes d of n facts, the variance is (n − d) / d times that over subsets: here, that itself.
+    scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher_transform(*limits)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        middle, width = scale(values.mean()), _quantile(len(values) - 1) * scale(values).std(ddof=1)
+    return Interval(float(values.mean()), float(back(middle - width)), float(back(middle + width)))
+
+
 def _jackknife_samples(value, without, limits=None):
     """The same for several independent samples: `without` has an array (n,) for each."""
     scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher_transform(*limits)
@@ -349,12 +360,10 @@ def adjust_p_values(observed, null):
 class MapSimilarity(NamedTuple):
     """How similar two maps are over their cells."""
 
-    correlation: Interval  # Pearson's, corrected for the noise of the maps
+    correlation: Interval  # Pearson's, corrected for the noise of the maps; the correction can take it beyond 1
     slope: Interval  # of the second on the first, corrected for noise
     raw: float  # Pearson's correlation of the mean maps, uncorrected
     ceiling: float  # the expected `raw` of two maps that differ in noise alone
-    rank: float  # Spearman's correlation, uncorrected
-    rank_ceiling: float
     cells: int
 
 
@@ -365,36 +374,63 @@ def compare_maps(first, second, *, rng, paired=False, halves=200):
     `correlation` and `slope` are made of those, with jackknife intervals over facts. The ceiling is the correlation of
     random halves of each map, extrapolated to all facts (Spearman-Brown).
     """
-    shared = np.intersect1d(_select_cells(first)[1], _select_cells(second)[1])
-    if len(shared) < 3 or min(len(first), len(second)) < 3:
+    maps = _share_cells(first, second)
+    cells = maps[0].shape[1]
+    if cells < 3 or min(map(len, maps)) < 3:
         unknown = Interval(np.nan, np.nan, np.nan)
-        return MapSimilarity(unknown, unknown, *[np.nan] * 4, len(shared))
-    maps = [_fill_missing(np.asarray(values, float)[:, shared]) for values in (first, second)]
-    rows = [values - values.mean(1, keepdims=True) for values in maps]
-    part = [_cross_products(centred, centred, same=True) for centred in rows]
-    both, *without = _cross_products(*rows, same=paired)
-    if paired:
-        moments = [(part[0][0], part[1][0], both), (part[0][1], part[1][1], without[0])]
-    else:
-        moments = [
-            (part[0][0], part[1][0], both),
-            (part[0][1], part[1][0], without[0]),
-            (part[0][0], part[1][1], without[1]),
-        ]
+        return MapSimilarity(unknown, unknown, np.nan, np.nan, cells)
+    moments = _map_moments(*maps, paired=paired)
     with np.errstate(invalid="ignore", divide="ignore"):
-        correlations = [xy / np.sqrt(np.where((xx > 0) & (yy > 0), xx * yy, np.nan)) for xx, yy, xy in moments]
         slopes = [xy / np.where(xx > 0, xx, np.nan) for xx, _, xy in moments]
-    means = [values.mean(0) for values in maps]
+    correlations = _correct_correlations(moments)
     splits = [_split_halves(values, rng, halves) for values in maps]
     return MapSimilarity(
-        Interval(*np.clip(_jackknife_samples(correlations[0], correlations[1:]), -1, 1)),
+        _jackknife_samples(correlations[0], correlations[1:]),
         _jackknife_samples(slopes[0], slopes[1:]),
-        float(_pearson(*means)),
+        float(_pearson(*(values.mean(0) for values in maps))),
         _noise_ceiling([_pearson(*parts) for parts in splits]),
-        float(_pearson(*map(_ranks, means))),
-        _noise_ceiling([_pearson(*map(_ranks, parts)) for parts in splits]),
-        len(shared),
+        cells,
     )
+
+
+def contrast_maps(first_people, second_people):
+    """How much more alike two maps of one question are than two maps of the same people: `Interval`.
+
+    Each argument has two maps (facts, cells) of the same people, of question A and of question B. The estimate is the
+    mean correlation of maps of one question and different people, minus that of maps of the same people and different
+    questions, all corrected for noise as in `compare_maps` and over the same cells. The jackknife leaves a person out
+    of both maps at once.
+    """
+    maps = _share_cells(*first_people, *second_people)
+    if maps[0].shape[1] < 3 or min(map(len, maps)) < 3:
+        return Interval(np.nan, np.nan, np.nan)
+    first, second = maps[:2], maps[2:]
+    a, b = (_correct_correlations(_map_moments(*pair, paired=False)) for pair in zip(first, second, strict=True))
+    c, d = (_correct_correlations(_map_moments(*pair, paired=True)) for pair in (first, second))
+    value = a[0] + b[0] - c[0] - d[0]
+    without = [a[1] + b[1] - c[1] - d[0], a[2] + b[2] - c[0] - d[1]]  # without each of the first, of the second people
+    return _jackknife_samples(value / 2, [part / 2 for part in without])
+
+
+def _share_cells(*maps):
+    """The maps over the cells that enough facts of each have, with missing entries filled."""
+    shared = functools.reduce(np.intersect1d, [_select_cells(values)[1] for values in maps])
+    return [_fill_missing(np.asarray(values, float)[:, shared]) for values in maps]
+
+
+def _map_moments(first, second, *, paired):
+    """Noise-free (xx, yy, xy) of two mean maps: of all facts, then (n,) without each; if not `paired`, of each map."""
+    rows = [values - values.mean(1, keepdims=True) for values in (first, second)]
+    (xx, xx_without), (yy, yy_without) = (_cross_products(centred, centred, same=True) for centred in rows)
+    xy, *without = _cross_products(*rows, same=paired)
+    if paired:
+        return [(xx, yy, xy), (xx_without, yy_without, without[0])]
+    return [(xx, yy, xy), (xx_without, yy, without[0]), (xx, yy_without, without[1])]
+
+
+def _correct_correlations(moments):
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return [xy / np.sqrt(np.where((xx > 0) & (yy > 0), xx * yy, np.nan)) for xx, yy, xy in moments]
 
 
 def _fill_missing(values):
@@ -423,12 +459,6 @@ def _pearson(first, second):
     first, second = (values - values.mean(-1, keepdims=True) for values in (first, second))
     with np.errstate(invalid="ignore", divide="ignore"):
         return (first * second).sum(-1) / np.sqrt((first**2).sum(-1) * (second**2).sum(-1))
-
-
-def _ranks(maps):
-    from scipy.stats import rankdata  # here, for the reason given above
-
-    return rankdata(maps, axis=-1)
 
 
 def _quantile(freedom):

@@ -291,6 +291,34 @@ FIGURES = {
         concept as the subject of one question and as the answer of the other, by layer and model, before and after
         fine-tuning, under their ceilings. {ranges}.""",
     ),
+    "symmetry_pca": Figure(
+        function="symmetry.symmetry_pca",
+        inputs=("symmetry_pca", "symmetry"),
+        title="A concept as subject and as answer",
+        section="Symmetry of keys and values",
+        caption="""Each name and each description twice, in the first two principal components of both: filled, what
+        the MLP puts out for its key as subject; hollow, its value as answer (before fine-tuning, when nothing has a
+        value, the MLP's output at the answer positions). Lines join the two; in one representation they would be as
+        short as in the first row, which shows the filled points from two halves of the templates. Each panel has the
+        debiased CKA of its two sets and the ceiling of that, from two halves of the templates.""",
+        alt="""Scatter plots of names and of descriptions, with a line between the two points of each; first of one
+        output measured twice, then of each model. Debiased CKA, each of its ceiling: {similarities}.""",
+        needs=("trained",),
+    ),
+    "symmetry_spectra": Figure(
+        function="symmetry.symmetry_spectra",
+        inputs=("symmetry_spectra", "symmetry"),
+        title="Singular spectra and principal angles",
+        section="Symmetry of keys and values",
+        caption="""Left: share of the variance between facts in the first principal components, of names and
+        descriptions as subject and as answer. Right: overlap of their top subspaces by layer (mean cosine of the
+        principal angles, 1 for the same subspace), between the MLP's output at the subject and that at the answer
+        (dots) or the value (diamonds), with 95% intervals over facts. Bars are the overlap with facts permuted, crosses
+        that with random keys through the same down-projection, dotted lines that of two halves of the templates.""",
+        alt="""Line plots, a row for each run. Left, cumulative spectra: {ranks}. Right, overlaps of subspaces by layer
+        with their nulls and ceilings: {overlaps}.""",
+        needs=("trained",),
+    ),
     "rank_one_edits": Figure(
         function="rank_one.rank_one_edits",
         inputs=("rank_one_edits",),
@@ -476,6 +504,8 @@ TABLES = {
     "time": Table("Effects over steps", "What answer tokens depend on at each denoising step."),
     "keyvalue": Table("Values", "Outcome of the optimisation of each value v*."),
     "symmetry": Table("Similarity", "Similarity of forward and reverse representations, with ceilings."),
+    "symmetry_pca": Table("Principal components", "Concepts as subject and as answer in their first two components."),
+    "symmetry_spectra": Table("Singular spectra", "Singular values and effective ranks of outputs and values."),
     "rank_one_edits": Table("Rank-one edits", "Success of ROME's edits, by site and measure, before and after."),
     "finetuned_edits": Table(
         "Fine-tuned edits", "What fine-tuning one direction changes, and its transfer to the other."

@@ -111,7 +111,7 @@ def measure(quantity, run, source):
     rows = select(table, quantity.where, source, run.models)
     columns = [quantity.value, *_interval_columns(quantity, table)]
     for column in filter(None, columns):
-        _require_column(table, column, source)
+        require_column(table, column, source)
     values = rows[quantity.value].astype(float)
     rows, values = rows[values.notna()], values[values.notna()]
     if rows.empty:
@@ -127,7 +127,7 @@ def select(table, where, source, models=None):
     """The rows of `table` that meet all conditions of `where`, extremes last: among the rows that meet the others."""
     chosen = pd.Series(True, table.index)
     for column, wanted in where.items():
-        _require_column(table, column, source)
+        require_column(table, column, source)
         if not _is_extreme(wanted):
             wanted = wanted if isinstance(wanted, list) else [wanted]
             chosen &= _matches(table[column], [_model_name(one, column, models) for one in wanted])
@@ -172,7 +172,7 @@ def _interval_columns(quantity, table):
     return ends
 
 
-def _require_column(table, column, source):
+def require_column(table, column, source):
     if column not in table:
         raise UserError(f"{source} has no column {column}; it has {', '.join(table.columns)}")
 

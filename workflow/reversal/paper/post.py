@@ -345,6 +345,8 @@ def _cells(found, columns, source):
     if columns is None:
         return list(found.columns), [[_plain(value) for value in row] for row in found.itertuples(index=False)]
     wanted = {head: (*spec.split(), None)[:2] for head, spec in columns.items()}
+    for column, _ in wanted.values():
+        numbers.require_column(found, column, source)
     keys = [column for column, form in wanted.values() if form is None]
     measured = {head: (column, form) for head, (column, form) in wanted.items() if form}
     if not measured:

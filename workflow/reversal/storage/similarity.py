@@ -17,8 +17,20 @@ import pandas as pd
 from scipy import linalg, stats
 from sklearn.decomposition import PCA
 
-from ..common import contrasts, intervals
-from .vocabulary import MAIN_STATISTICS, PAIRS, PEAK, PRIMARY_COMPARISONS, PRIMARY_STATISTIC, STATISTICS
+from ..common import contrasts
+from .vocabulary import (
+    DIRECTIONS,
+    MAIN_STATISTICS,
+    PAIRS,
+    PEAK,
+    POSITIONS,
+    PRIMARY_COMPARISONS,
+    PRIMARY_STATISTIC,
+    SHOWN_COMPARISONS,
+    STATISTICS,
+    TWO_HALVES,
+    side_name,
+)
 
 MIN_FACTS = 8  # debiased CKA needs at least four
 EXPLORATORY = 50  # exploratory statistics take so many times fewer permutations than the primary tests
@@ -26,6 +38,7 @@ ROUNDING = 1e-10  # tolerance for sums taken in another order: a permutation tha
 LEVEL, POWER = 0.05, 0.8  # of a test
 SHRINKAGE = 0.1  # of the linear probe: ridge, as a share of the mean variance within facts
 PLANTED_SHARES = np.linspace(0, 1, 101)
+HALVES, NULL_HALVES = 40, 4  # random halves of the facts whose subspaces are compared: for the value, for its tests
 
 
 class Finding(NamedTuple):
@@ -39,32 +52,31 @@ class Finding(NamedTuple):
     null_mean: float = np.nan
     p_value: float = np.nan  # of this test alone
     p_adjusted: float = np.nan  # of a primary test, for all primary tests
+    matched_mean: float = np.nan  # of subspaces, under the null of random keys through the same down-projection
+    matched_p: float = np.nan
 
 
-def compare_all(arrays, *, components, permutations, rng, groups=None, folds=5, pairs=tuple(PAIRS), main_only=False):
+def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tuple(PAIRS)):
     """Every statistic of the comparisons `pairs`: comparison, statistic, the fields of `Finding`, largest_share, n.
-
-    `main_only`: only the first three below, which take a tenth of the time.
 
     debiased_cka       centred kernel alignment from unbiased estimates: 0 where nothing is shared, so the one to quote
     cosine_similarity  mean cosine of a fact's two vectors, each side centred, weighted by their norms; of unrelated
                        facts it is −1/(n − 1) of that
     linear_probe       share of facts that a linear classifier, trained forward, identifies in reverse (`linear_probe`)
-    rsa                Spearman correlation of the distances between facts
-    retrieval_at_1     share of held-out facts whose partner is the nearest held-out candidate (`rank_partners`)
-    outranked          share of the other candidates that are farther than the partner
-    subspace_overlap   mean cosine of the principal angles of the top subspaces
+    subspace_overlap   of SHOWN_COMPARISONS: mean cosine of the principal angles between the top subspaces of both sides
 
-    Both sides of a comparison lie in one space. The probe needs four parts. Retrieval and overlap use the first
-    `components` principal components, or as many as facts and widths allow. With fewer than MIN_FACTS facts every
-    number is NaN; with one part there are no halves, and no ceilings.
+    Both sides of a comparison lie in one space. The probe needs four parts. Subspaces have `components` dimensions, or
+    as many as facts and widths allow. With fewer than MIN_FACTS facts every number is NaN; with one part there are no
+    halves, and no ceilings.
 
-    Null: the pairing of facts is permuted; for retrieval within folds, where every fit stays the same. Where facts come
-    in kinds that differ for other reasons, such as the direction they were trained in, `groups` (n,) names the kinds:
-    facts are permuted within their group only, and folds split each group evenly. subspace_overlap ignores the pairing,
-    so its null rotates one subspace at random: it tests whether both directions use the same subspace, not whether they
-    use it for the same facts. p is one-sided towards more symmetry,
-    (1 + permutations at least as symmetric) / (1 + permutations).
+    Null: the pairing of facts is permuted. Where facts come in kinds that differ for other reasons, such as the
+    direction they were trained in, `groups` (n,) names the kinds: facts are permuted within their group only. p is
+    one-sided towards more symmetry, (1 + permutations at least as symmetric) / (1 + permutations).
+
+    The subspace of all facts ignores their pairing, so subspaces are those of random halves of the facts: of the same
+    half on both sides, under the null of different facts. A second null is activation-matched: one side becomes what
+    the same down-projection makes of random keys, in which each neuron takes its activations from facts at random
+    (`draw_matched_outputs`). Two sets of outputs of one MLP share directions anyway; random ones would be too weak.
 
     There are two primary (preregistered) tests: PRIMARY_STATISTIC of each of PRIMARY_COMPARISONS. They take all
     `permutations`, the same for both, and have a p_adjusted (max-T). Everything else is exploratory: it takes a
@@ -72,9 +84,10 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, folds=5, 
 
     minimum_detectable, for debiased CKA and cosine similarity, comes from planted effects (`plant_minimum_detectable`).
 
-    Intervals (95%) are over facts. CKA, RSA, cosine similarity and overlap have the jackknife's, which leaves one fact
-    out at a time: a bootstrap draws facts twice, and copies are at distance zero in both spaces, which adds similarity.
-    On simulated facts it covers the truth in 93 to 97%, in more where nothing is shared. Shares have Wilson's.
+    Intervals (95%) are over facts. CKA and cosine similarity have the jackknife's, which leaves one fact out at a time:
+    a bootstrap draws facts twice, and copies are at distance zero in both spaces, which adds similarity. On simulated
+    facts it covers the truth in 93 to 97%, in more where nothing is shared. Overlaps have the jackknife's that leaves
+    half of the facts out. Shares have Wilson's.
 
     largest_share is the largest share of one fact in the variance of either side: near 1, CKA describes that fact only.
     """
@@ -82,23 +95,22 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, folds=5, 
     spaces = _check_arrays(arrays)
     n = next(iter(spaces.values())).shape[1] if spaces else 0
     if n < MIN_FACTS or not pairs:
-        statistics = MAIN_STATISTICS if main_only else STATISTICS
-        return _make_table({(pair, name): Finding(np.nan) for pair in pairs for name in statistics}, pairs, spaces, n)
-    compared = {side for pair in pairs for side in PAIRS[pair]}
-    halves = {side: _split_halves(space) for side, space in spaces.items() if side in compared}
+        findings = {(pair, name): Finding(np.nan) for pair in pairs for name in _list_statistics(pair)}
+        return _make_table(findings, pairs, spaces, n)
+    halves = {side: _split_halves(space) for side, space in spaces.items()}
     groups = _encode_groups(groups, n)
-    fold = assign_folds(groups, folds, rng)
-    count = max(1, permutations // EXPLORATORY)
-    orders = permute(groups, count, rng)
-    orders_in_folds = permute(fold * n + groups, count, rng)
-    findings = _compare_geometry(halves, pairs, orders, ("debiased_cka",) if main_only else ("debiased_cka", "rsa"))
+    primary_orders = permute(groups, permutations, rng)  # drawn first, so that nothing exploratory changes them
+    orders = permute(groups, max(1, permutations // EXPLORATORY), rng)
+    findings = _compare_geometry(halves, pairs, orders)
     findings |= _compare_cosines(halves, pairs, orders)
     findings |= _compare_by_probe(spaces, pairs, orders)
-    if not main_only:
-        findings |= _compare_by_retrieval(halves, pairs, fold, orders_in_folds, components)
-        findings |= _compare_subspaces(halves, pairs, components, count, rng)
-    findings |= _test_primary(findings, halves, pairs, permute(groups, permutations, rng))
+    findings |= _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng)
+    findings |= _test_primary(findings, halves, pairs, primary_orders)
     return _make_table(findings, pairs, spaces, n)
+
+
+def _list_statistics(pair):
+    return STATISTICS if pair in SHOWN_COMPARISONS else MAIN_STATISTICS
 
 
 def _split_halves(space):
@@ -203,44 +215,44 @@ def pca_pairs(arrays, *, pairs):
 
     Columns: comparison, fact, side, x, y, x_share, y_share. The plane is that of the first two principal components of
     both sides together, after each is centred and scaled to the same spread, because offset and scale are not compared.
-    `fact` is the row in `arrays`: two points of one comparison and fact are a pair. Empty with fewer than two facts.
+    `fact` is the row in `arrays`: two points of one comparison and fact are a pair. TWO_HALVES after a comparison marks
+    what the same thing looks like twice: its output at the subject from one half of the templates and from the other.
+    Empty with fewer than two facts.
     """
-    spaces = _check_arrays(arrays)
+    spaces = {side: space for side, space in _check_arrays(arrays).items() if space.shape[1] > 1}
+    drawn = {
+        pair: [(side, spaces[side].mean(0)) for side in PAIRS[pair]]
+        for pair in pairs
+        if set(PAIRS[pair]) <= set(spaces)
+    }
+    for pair in list(drawn):
+        side = next((side for side in PAIRS[pair] if side.startswith("output at subject")), PAIRS[pair][0])
+        parts = _split_halves(spaces[side])
+        if len(parts) == 2:
+            drawn[pair + TWO_HALVES] = [(f"{side}, half {i + 1}", part) for i, part in enumerate(parts)]
     rows = []
-    for pair in pairs:
-        sides = PAIRS[pair]
-        if spaces[sides[0]].shape[1] < 2:
-            continue
-        points = [_standardize(spaces[side].mean(0)) for side in sides]
+    for pair, sides in drawn.items():
+        points = [_standardize(space) for _, space in sides]
         fit = _fit_pca(np.concatenate(points), 2)
-        for side, side_points in zip(sides, points, strict=True):
+        for (side, _), side_points in zip(sides, points, strict=True):
             for fact, (x, y) in enumerate(fit.transform(side_points)):
                 rows.append((pair, fact, side, x, y, *fit.explained_variance_ratio_))
     return pd.DataFrame(rows, columns=["comparison", "fact", "side", "x", "y", "x_share", "y_share"])
 
 
-# Debiased CKA and RSA are each an inner product of two symmetric matrices of norm 1 ("shapes"), one from each space,
+# Debiased CKA is an inner product of two symmetric matrices of norm 1 ("shapes"), one from each space,
 # and the cosine similarity is one of two sets of vectors of norm 1. Permuting facts only permutes rows, so a null
 # reorders entries; and a mixture planted into one factor is a mixture of products.
 
 
 def debiased_cka(first, second):
     """Linear CKA of `first` (n, a) and `second` (n, b) from unbiased estimates of the dependence of each pair."""
-    return _compare_shapes(_u_center, first, second)
-
-
-def rsa(first, second):
-    """Spearman correlation of the Euclidean distances within `first` (n, a) and within `second` (n, b)."""
-    return _compare_shapes(_rank_distances, first, second)
+    return float(_inner(*(_u_center(_gram(np.asarray(space, float))) for space in (first, second))))
 
 
 def cosine_similarity(first, second):
     """Mean cosine of each fact's vectors in `first` and `second` (n, d), both centred, weighted by their norms."""
     return float((_standardize(np.asarray(first, float)) * _standardize(np.asarray(second, float))).sum())
-
-
-def _compare_shapes(shape, first, second):
-    return float(_inner(shape(_gram(np.asarray(first, float))), shape(_gram(np.asarray(second, float)))))
 
 
 def _u_center(gram):
@@ -250,16 +262,6 @@ def _u_center(gram):
     rows = (gram * off_diagonal).sum(-1, keepdims=True) / (n - 2)
     total = rows.sum(-2, keepdims=True) / (n - 1)
     return _normalize((gram - rows - rows.swapaxes(-1, -2) + total) * off_diagonal)
-
-
-def _rank_distances(gram):
-    """Centred ranks of the squared distances (..., n, n), of norm 1, zero on the diagonal."""
-    squares = np.diagonal(gram, axis1=-2, axis2=-1)
-    i, j = np.triu_indices(gram.shape[-1], 1)
-    ranks = stats.rankdata(squares[..., i] + squares[..., j] - 2 * gram[..., i, j], axis=-1)
-    shape = np.zeros_like(gram)
-    shape[..., i, j] = shape[..., j, i] = ranks - ranks.mean(-1, keepdims=True)
-    return _normalize(shape)
 
 
 def _normalize(matrix):
@@ -317,35 +319,32 @@ def _test_level(pair):
     return LEVEL / len(PRIMARY_COMPARISONS) if pair in PRIMARY_COMPARISONS.values() else LEVEL
 
 
-def _compare_geometry(halves, pairs, orders, statistics):
-    """{(pair, statistic): `Finding`} of debiased CKA and RSA."""
+def _compare_geometry(halves, pairs, orders):
+    """{(pair, "debiased_cka"): `Finding`}."""
     grams = {side: [_gram(half) for half in space] for side, space in halves.items()}
+    shapes = {side: [_u_center(gram) for gram in pair] for side, pair in grams.items()}
+    left_out = {
+        side: [_u_center(_restrict(gram, _other_facts(len(gram)))) for gram in pair] for side, pair in grams.items()
+    }
     findings = {}
-    for statistic in statistics:
-        shape = {"debiased_cka": _u_center, "rsa": _rank_distances}[statistic]
-        shapes = {side: [shape(gram) for gram in pair] for side, pair in grams.items()}
-        left_out = {
-            side: [shape(_restrict(gram, _other_facts(len(gram)))) for gram in pair] for side, pair in grams.items()
-        }
-        for pair in pairs:
-            first, second = PAIRS[pair]
-            value = np.mean([_inner(*crossed) for crossed in _cross_halves(shapes[first], shapes[second])])
-            crossed_left_out = _cross_halves(left_out[first], left_out[second])
-            without = np.mean([_inner(*crossed) for crossed in crossed_left_out], axis=0)
-            ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
-            null = _permute_shapes(shapes[first], shapes[second], orders)
-            finding = _make_finding(value, ends, null, _compute_ceiling(shapes[first], shapes[second], _inner))
-            if statistic == "debiased_cka" and not np.isnan(finding.ceiling):
-                half, other_half, second_half = *shapes[first], shapes[second][1]
-                parts = (
-                    permuted_inner_products(half, second_half, orders),
-                    permuted_inner_products(half, other_half, orders),
-                    _inner(half, other_half),
-                    permuted_inner_products(other_half, second_half, orders),
-                )
-                detectable = plant_minimum_detectable(*parts, level=_test_level(pair))
-                finding = finding._replace(minimum_detectable=detectable)
-            findings[pair, statistic] = finding
+    for pair in pairs:
+        first, second = PAIRS[pair]
+        value = np.mean([_inner(*crossed) for crossed in _cross_halves(shapes[first], shapes[second])])
+        without = np.mean([_inner(*crossed) for crossed in _cross_halves(left_out[first], left_out[second])], axis=0)
+        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
+        null = _permute_shapes(shapes[first], shapes[second], orders)
+        finding = _make_finding(value, ends, null, _compute_ceiling(shapes[first], shapes[second], _inner))
+        if not np.isnan(finding.ceiling):
+            half, other_half, second_half = *shapes[first], shapes[second][1]
+            parts = (
+                permuted_inner_products(half, second_half, orders),
+                permuted_inner_products(half, other_half, orders),
+                _inner(half, other_half),
+                permuted_inner_products(other_half, second_half, orders),
+            )
+            detectable = plant_minimum_detectable(*parts, level=_test_level(pair))
+            finding = finding._replace(minimum_detectable=detectable)
+        findings[pair, "debiased_cka"] = finding
     return findings
 
 
@@ -446,80 +445,6 @@ def _other_facts(n):
     return np.array([np.delete(np.arange(n), i) for i in range(n)])
 
 
-def assign_folds(groups, folds, rng):
-    """A fold for each fact (n,): the facts of each of `groups` (n,) are split evenly, at least two to a fold."""
-    if folds < 2:
-        raise ValueError(f"symmetry: folds is {folds}; it must be at least 2, to hold facts out")
-    n = len(groups)
-    fold = np.empty(n, int)
-    fold[np.lexsort((rng.random(n), groups))] = np.arange(n) % min(folds, n // 2)
-    return fold
-
-
-def project_held_out(spaces, fold, components):
-    """Each fact on the principal components of the facts *outside* each fold: {space: (folds, n, r)}."""
-    training = len(fold) - np.bincount(fold).max()
-    r = min(components, training - 1, *(space.shape[1] for space in spaces.values()))
-    projections = {}
-    for name, space in spaces.items():
-        fits = [_fit_pca(space[fold != held_out], r) for held_out in range(fold.max() + 1)]
-        projections[name] = np.stack([fit.transform(space) for fit in fits])
-    return projections
-
-
-def rank_partners(first, second, fold, orders=None):
-    """The rank of each fact's partner among the candidates of its fold, from `first` and from `second`: (n, 2).
-
-    `first` and `second` (folds, n, r) come from `project_held_out`. For each fold, the rotation that best maps `first`
-    to `second` is fitted on the facts outside it (orthogonal Procrustes), and the facts inside are ranked by cosine.
-    Ties share their mean rank, so that indistinguishable facts score at chance. With `orders` (N, n), which keep each
-    fact in its fold, the facts of `second` are permuted first: (N, n, 2).
-    """
-    if orders is None:
-        return rank_partners(first, second, fold, np.arange(len(fold))[None])[0]
-    ranks = np.empty((*orders.shape, 2))
-    for held_out in range(fold.max() + 1):
-        inside, outside = np.flatnonzero(fold == held_out), np.flatnonzero(fold != held_out)
-        left, _, right = np.linalg.svd(first[held_out, outside].T @ second[held_out][orders[:, outside]])
-        rotated = _normalize_rows(first[held_out, inside]) @ left @ right  # (N, candidates, r)
-        cosine = rotated @ _normalize_rows(second[held_out])[orders[:, inside]].swapaxes(-1, -2)
-        diagonal = np.diagonal(cosine, axis1=-2, axis2=-1)
-        for side, axis in enumerate((-1, -2)):
-            partner = np.expand_dims(diagonal, axis)
-            ranks[:, inside, side] = (1 + (cosine > partner).sum(axis) + (cosine >= partner).sum(axis)) / 2
-    return ranks
-
-
-def _normalize_rows(points):
-    return points / np.maximum(np.linalg.norm(points, axis=-1, keepdims=True), np.finfo(float).tiny)
-
-
-def _compare_by_retrieval(halves, pairs, fold, orders, components):
-    """{(pair, statistic): `Finding`} of retrieval_at_1 and outranked."""
-    flat = {(side, h): half for side, space in halves.items() for h, half in enumerate(space)}
-    projected = project_held_out(flat, fold, components)
-    projections = {side: [projected[side, h] for h in range(len(space))] for side, space in halves.items()}
-    n = len(fold)
-    rivals = (np.bincount(fold)[fold] - 1)[:, None]  # of each fact
-    scores = {"retrieval_at_1": lambda ranks: ranks == 1, "outranked": lambda ranks: 1 - (ranks - 1) / rivals}
-    findings = {}
-    for pair in pairs:
-        first, second = (projections[side] for side in PAIRS[pair])
-        crossed = _cross_halves(first, second)
-        ranks = [rank_partners(*points, fold) for points in crossed]
-        null_ranks = [rank_partners(*points, fold, orders) for points in crossed]
-        for statistic, score in scores.items():
-
-            def mean_score(points, other_points, score=score):
-                return score(rank_partners(points, other_points, fold)).mean()
-
-            share = intervals.wilson(min(n, np.mean([score(half) for half in ranks]) * n), n)
-            null = np.mean([score(half).mean((1, 2)) for half in null_ranks], axis=0)
-            ceiling = _compute_ceiling(first, second, mean_score)
-            findings[pair, statistic] = _make_finding(share.estimate, share[1:], null, ceiling)
-    return findings
-
-
 def subspace_overlap(first, second, components):
     """Mean cosine of the principal angles between the top subspaces of `first` and `second` (n, d).
 
@@ -531,57 +456,99 @@ def subspace_overlap(first, second, components):
     return float(np.cos(linalg.subspace_angles(*(fit.components_.T for fit in fits))).mean())
 
 
-def subset_bases(space, subsets, components):
+def overlap_subsets(first, second, subsets, other_subsets, components):
+    """`subspace_overlap` of `first` (n, d) over each of `subsets` (m, h) of facts and `second` over the others: (m,).
+
+    From inner products alone. NaN where the facts of a subset do not differ in that many directions.
+    """
+    bases = [_subset_bases(*side, components) for side in ((first, subsets), (second, other_subsets))]
+    across = (first - first.mean(0)) @ (second - second.mean(0)).T
+    across = across[subsets[:, :, None], other_subsets[:, None, :]]
+    products = bases[0].swapaxes(-1, -2) @ across @ bases[1]
+    known = np.isfinite(products).all((-2, -1))
+    cosines = np.linalg.svd(np.where(known[:, None, None], products, 0), compute_uv=False)
+    return np.where(known, np.minimum(cosines, 1).mean(-1), np.nan)
+
+
+def _subset_bases(space, subsets, components):
     """Orthonormal bases of the top subspaces of `subsets` (m, h) of facts, as weights (m, h, r) of each one's facts."""
     variance, facts = np.linalg.eigh(_recentre(_restrict(_gram(space), subsets)))
     variance, facts = variance[:, None, -components:], facts[..., -components:]
-    empty = variance <= ROUNDING * variance[..., -1:]
-    return np.where(empty, 0, facts / np.sqrt(np.where(empty, 1, variance)))
+    return facts / np.sqrt(np.where(variance > ROUNDING * variance[..., -1:], variance, np.nan))
 
 
-def subset_overlaps(first, second, subsets, first_bases, second_bases):
-    """`subspace_overlap` of each of `subsets` (m, h) of facts, from inner products and `subset_bases` alone: (m,)."""
-    across = _restrict((first - first.mean(0)) @ (second - second.mean(0)).T, subsets)
-    cosines = np.linalg.svd(first_bases.swapaxes(-1, -2) @ across @ second_bases, compute_uv=False)
-    return np.minimum(cosines, 1).mean(-1)
+def find_down_projection(spaces):
+    """The matrix (mlp, width) that turns the keys of `spaces` ({side: (P, n, d)}) into the MLP's outputs.
 
-
-def random_overlaps(width, components, draws, rng):
-    """`subspace_overlap` of `draws` pairs of random subspaces of `width` dimensions: (draws,).
-
-    The cosines are the singular values of a corner of a random rotation. For orthonormalised Gaussian columns that is G
-    over the root of GᵀG + W, with G their first rows and W, which is Wishart, the inner products of the others.
+    None where the vectors are too few to determine it, or where no matrix does.
     """
-    corner = rng.standard_normal((draws, components, components))
-    others = stats.wishart.rvs(width - components, np.eye(components), size=draws, random_state=rng)
-    root = np.linalg.cholesky(corner.swapaxes(-1, -2) @ corner + np.reshape(others, corner.shape))
-    return np.linalg.svd(np.linalg.solve(root, corner.swapaxes(-1, -2)), compute_uv=False).mean(-1)
+    places = [(position, direction) for position in POSITIONS for direction in DIRECTIONS]
+    sides = [[side_name(f"{kind} at {at}", direction) for kind in ("key", "output")] for at, direction in places]
+    pairs = [pair for pair in sides if all(side in spaces for side in pair)]
+    if not pairs:
+        return None
+    keys, outputs = (
+        np.concatenate([spaces[pair[i]].reshape(-1, spaces[pair[i]].shape[-1]) for pair in pairs]) for i in (0, 1)
+    )
+    matrix, _, rank, _ = np.linalg.lstsq(keys, outputs, rcond=None)
+    error = np.linalg.norm(keys @ matrix - outputs) / max(np.linalg.norm(outputs), np.finfo(float).tiny)
+    return matrix if rank == keys.shape[1] < len(keys) and error < 1e-3 else None
 
 
-def _compare_subspaces(halves, pairs, components, permutations, rng):
-    """{(pair, "subspace_overlap"): `Finding`}."""
-    n = next(iter(halves.values())).shape[1]
-    left_out = _other_facts(n)
-    # Subspaces of more than half the width intersect in any case.
-    r = {side: min(components, n // 2 - 1, space.shape[2] // 2) for side, space in halves.items()}
-    bases = {side: [(half, subset_bases(half, left_out, r[side])) for half in space] for side, space in halves.items()}
-    null = {}
-    for width, count in sorted({(space.shape[2], r[side]) for side, space in halves.items()}):
-        null[width] = random_overlaps(width, count, permutations, rng)
+def draw_matched_outputs(keys, down_projection, rng):
+    """The MLP's outputs (P, n, width) for random keys: each neuron of `keys` (P, n, mlp) permutes its facts alone.
+
+    All parts have the same permutations, because the parts of a fact are alike.
+    """
+    _, n, neurons = keys.shape
+    orders = rng.permuted(np.tile(np.arange(n)[:, None], neurons), axis=0)
+    return np.take_along_axis(keys, orders[None], axis=1) @ down_projection
+
+
+def _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng):
+    """{(pair, "subspace_overlap"): `Finding`}; overlaps are means over random halves of the facts."""
+    n, count = len(groups), len(orders)
+    order = permute(groups, HALVES, rng)[:, np.argsort(groups, kind="stable")]  # sorted by group, random within it
+    subsets = order[:, : 2 * (n // 2) : 2]
+    tested = subsets[:NULL_HALVES]
+    repeated = np.tile(tested, (count, 1))
+    permuted = orders[:, tested].reshape(repeated.shape)
+    down_projection = find_down_projection(spaces)
     findings = {}
-    for pair in pairs:
-        first, second = PAIRS[pair]
-        crossed = _cross_halves(bases[first], bases[second])
+    for pair in [pair for pair in pairs if pair in SHOWN_COMPARISONS]:
+        sides = PAIRS[pair]
+        crossed = _cross_halves(*(halves[side] for side in sides))
+        # Subspaces of more than half the width intersect in any case.
+        r = min(components, subsets.shape[1] - 1, *(halves[side].shape[2] // 2 for side in sides))
 
-        def overlap(bases_x, bases_y, components=r[first]):
-            return subspace_overlap(bases_x[0], bases_y[0], components)
+        def overlap(first, second, subsets=subsets, other=None, r=r):
+            return overlap_subsets(first, second, subsets, subsets if other is None else other, r)
 
-        value = np.mean([overlap(*two) for two in crossed])
-        without = [subset_overlaps(x[0], y[0], left_out, x[1], y[1]) for x, y in crossed]
-        ends = contrasts.jackknife(value, np.mean(without, axis=0), contrasts.CHANGES)[1:]
-        ceiling = _compute_ceiling(bases[first], bases[second], overlap)
-        findings[pair, "subspace_overlap"] = _make_finding(value, ends, null[halves[first].shape[2]], ceiling)
+        same = np.mean([overlap(*two) for two in crossed], axis=0)
+        null = np.mean([overlap(*two, repeated, permuted).reshape(count, -1) for two in crossed], axis=(0, 2))
+        ceiling = _compute_ceiling(*(halves[side] for side in sides), lambda *two: overlap(*two).mean())
+        ends = contrasts.jackknife_halves(same, contrasts.CHANGES)[1:]
+        observed = same[:NULL_HALVES].mean()
+        finding = _make_finding(same.mean(), ends, null, ceiling)
+        if not np.isnan(finding.value):
+            finding = finding._replace(p_value=_p_value(observed, null))
+        if down_projection is not None and not np.isnan(finding.value):
+            matched = _overlap_matched(sides, halves, down_projection, lambda *two: overlap(*two, tested), count, rng)
+            finding = finding._replace(matched_mean=matched.mean(), matched_p=_p_value(observed, matched))
+        findings[pair, "subspace_overlap"] = finding
     return findings
+
+
+def _overlap_matched(sides, halves, down_projection, overlap, count, rng):
+    """The activation-matched null (count,): the outputs at the subject are replaced by `draw_matched_outputs`."""
+    replaced = next(i for i, side in enumerate(sides) if side.startswith("output at subject"))
+    keys = halves[sides[replaced].replace("output", "key", 1)]
+    other = halves[sides[1 - replaced]]
+    null = np.empty(count)
+    for i in range(count):
+        drawn = draw_matched_outputs(keys, down_projection, rng)
+        null[i] = np.mean([overlap(*two) for two in _cross_halves(drawn, other)])
+    return null
 
 
 def permute(groups, count, rng):
@@ -596,9 +563,12 @@ def _make_finding(value, ends, null, ceiling):
     """The `Finding` of a value with the ends of its interval, its null (N,) and its ceiling."""
     if np.isnan(value):
         return Finding(np.nan)
-    p_value = (1 + (null - value >= -ROUNDING).sum()) / (1 + len(null))
-    rest = {"ceiling": ceiling, "null_mean": null.mean(), "p_value": p_value}
+    rest = {"ceiling": ceiling, "null_mean": null.mean(), "p_value": _p_value(value, null)}
     return Finding(*map(float, (value, *ends)), **{name: float(number) for name, number in rest.items()})
+
+
+def _p_value(value, null):
+    return (1 + (null - value >= -ROUNDING).sum()) / (1 + len(null))
 
 
 def _make_table(findings, pairs, spaces, n):
@@ -606,7 +576,7 @@ def _make_table(findings, pairs, spaces, n):
     share = {side: _largest_share(space) for side, space in spaces.items()}
     for pair in pairs:
         first, second = PAIRS[pair]
-        for statistic in [name for name in STATISTICS if (pair, name) in findings]:
+        for statistic in _list_statistics(pair):
             rows.append((pair, statistic, *findings[pair, statistic], max(share[first], share[second]), n))
     return pd.DataFrame(rows, columns=["comparison", "statistic", *Finding._fields, "largest_share", "n"])
 

@@ -9,10 +9,9 @@ import pandas as pd
 
 from . import files as storage_files
 from . import similarity
-from .vocabulary import BASE, BEYOND_BASE, PAIRS, PEAK, PRIMARY_COMPARISONS, STATE_COMPARISONS, WITHOUT_VALUES
+from .vocabulary import BASE, BEYOND_BASE, PAIRS, PEAK, SHOWN_COMPARISONS, STATE_COMPARISONS, WITHOUT_VALUES
 
 PAIRS_OF = {"value": [pair for pair in PAIRS if pair not in WITHOUT_VALUES], "activation": WITHOUT_VALUES}
-SCATTERED = [*PRIMARY_COMPARISONS.values(), *STATE_COMPARISONS.values()]
 FIRST_COLUMNS = ("model", "seed", "stage", "split", "layer", "layer_forward", "layer_reverse")
 
 
@@ -20,8 +19,7 @@ FIRST_COLUMNS = ("model", "seed", "stage", "split", "layer", "layer_forward", "l
 class Statistics:
     """How forward and reverse are compared: the names and meanings of `symmetry` in the configuration."""
 
-    components: int  # principal components for retrieval and subspaces
-    folds: int  # in which facts are held out for retrieval
+    components: int  # dimensions of the subspaces compared
     permutations: int  # of the primary tests; exploratory ones take a fiftieth
     seed: int
 
@@ -31,8 +29,8 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
 
     `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups`, {fact:
     its training group}; `peaks`, by "model/stage", the result of `layers.find_peaks`. Values are compared for facts
-    whose values converged in both directions, activations for all facts; in layers without values by the main
-    statistics only. For a model with a base, the table also has how much the similarity of states exceeds the base's.
+    whose values converged in both directions, activations for all facts. For a model with a
+    base, the table also has how much the similarity of states exceeds the base's.
     """
     tables = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
     runs = {name: _open_vectors(folder, pairs) for name, folder in folders.items()}
@@ -84,7 +82,7 @@ def _list_tasks(runs, peaks):
             has_values = all("value" in side.arrays for pair in vectors for side in pair)
             columns = _layer_columns(label, forward_layer, reverse_layer)
             for kind in PAIRS_OF if has_values else ("activation",):
-                yield name, columns, kind, *_concatenate(vectors, converged=kind == "value"), not has_values
+                yield name, columns, kind, *_concatenate(vectors, converged=kind == "value")
 
 
 def _compare_with_base(stored, base, layers, run_columns):
@@ -103,18 +101,18 @@ def _layer_columns(label, forward, reverse):
     return {"layer": label, "layer_forward": forward, "layer_reverse": reverse}
 
 
-def _compare_layer(name, layer_columns, kind, arrays, facts, main_only, groups, statistics):
+def _compare_layer(name, layer_columns, kind, arrays, facts, groups, statistics):
     """A log message, and the tables of the comparisons of one `kind` between the `arrays` of the `facts`."""
     rng = np.random.default_rng(statistics.seed)
-    options = {"components": statistics.components, "folds": statistics.folds, "permutations": statistics.permutations}
-    options |= {"groups": [groups[fact] for fact in facts], "main_only": main_only}
+    options = {"components": statistics.components, "permutations": statistics.permutations}
+    options |= {"groups": [groups[fact] for fact in facts]}
     compared = similarity.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **options)
-    arrays_of_kind = {side: array for side, array in arrays.items() if ("value" in side) == (kind == "value")}
-    scattered = [] if main_only else [pair for pair in SCATTERED if pair in PAIRS_OF[kind]]
-    scatter = similarity.pca_pairs(arrays, pairs=scattered)
+    shown = [pair for pair in SHOWN_COMPARISONS if pair in PAIRS_OF[kind]]
+    sides = {side for pair in shown for side in PAIRS[pair] if ("value" in side) == (kind == "value")}
+    scatter = similarity.pca_pairs(arrays, pairs=shown)
     tables = {
         "symmetry": compared,
-        "spectra": similarity.spectra({} if main_only else arrays_of_kind),
+        "spectra": similarity.spectra({side: arrays[side] for side in sorted(sides)}),
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),
     }
     message = f"{name}, layer {layer_columns['layer']}: {kind}s of {len(facts)} facts"

@@ -54,9 +54,17 @@ STATE_COMPARISONS = {
     "name": "name: state at subject × at answer",
     "description": "description: state at answer × at subject",
 }
+# The comparisons whose subspaces, spectra and principal components are shown: one space, and one side the MLP's output
+# for the key at the subject. Values are in few layers and in no base, outputs at the answer everywhere.
+SHOWN_COMPARISONS = (
+    *PRIMARY_COMPARISONS.values(),
+    "name: output at subject × at answer",
+    "description: output at answer × at subject",
+)
+TWO_HALVES = ", two halves of the templates"
 # How similar two sets of vectors are, as `similarity` measures it: from 0, or what chance gives, to 1.
 MAIN_STATISTICS = ("debiased_cka", "cosine_similarity", "linear_probe")
-STATISTICS = (*MAIN_STATISTICS, "rsa", "retrieval_at_1", "outranked", "subspace_overlap")
+STATISTICS = (*MAIN_STATISTICS, "subspace_overlap")
 PRIMARY_STATISTIC = "debiased_cka"
 BEYOND_BASE = "debiased_cka beyond base"  # the statistic minus that of the base model, on the same facts
 BASE = "base"  # a stage

@@ -26,6 +26,7 @@ MAP_COLUMNS = [*MAP_KEYS, "role", "layer", "n", "value", "ci_low", "ci_high", "c
 SCORE_KINDS = ["clean", "corrupted", "total"]
 # {answer type: splits that ask the same question about people taught in the same and in the reverse direction}
 SAME_QUESTION = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
+SAME_PEOPLE = tuple(zip(SAME_QUESTION["name"], SAME_QUESTION["description"][::-1], strict=True))
 
 
 def count_outcomes(outcomes):
@@ -193,10 +194,12 @@ def tabulate_maps(traces_by_seed, *, model, rng):
       "shared", "nowhere");
     - "plateau": each of the contiguous layers where the effect of all subject tokens is not significantly below its
       maximum;
-    - "correlation", "slope": with the map of an `other` corruption, seed or split, corrected for the maps' noise; the
-      other split asks the same question about people taught in the other direction, or the other question about the
-      same people;
-    - "rank": Spearman's correlation with that map, uncorrected. `ceiling` is the largest correlation that noise allows.
+    - "correlation", "slope": with the map of an `other` corruption, seed or split, corrected for the maps' noise, which
+      can take a correlation beyond 1; the other split asks the same question about people taught in the other
+      direction, or the other question about the same people;
+    - "raw": the correlation with that map, uncorrected. `ceiling` is what noise would leave of a correlation of 1;
+    - "route": how much better maps of the same question about other people agree than maps of the other question about
+      the same people (`contrasts.contrast_maps`), over all four splits.
     """
     rows = []
     for seed, traces_by_split in traces_by_seed.items():
@@ -214,6 +217,9 @@ def tabulate_maps(traces_by_seed, *, model, rng):
                     rows += [
                         labels | {"other": other} | row for row in _correlate_maps((effects, traces), other_map, rng)
                     ]
+        for kind in UNSEVERED_KINDS:
+            labels = {"model": model, "seed": seed, "kind": kind, "corruption": corruption}
+            rows += [labels | row for row in _contrast_routes(traces_by_split, corruption, kind)]
     return pd.DataFrame(rows, columns=MAP_COLUMNS).astype({"layer": "Int64", "n": "Int64"})
 
 
@@ -270,11 +276,23 @@ def _correlate_maps(this_map, other_map, rng):
         return
     maps = _flatten_sites(effects), _flatten_sites(other_effects)
     similarity, n = contrasts.compare_maps(*maps, rng=rng, paired=bool(here)), len(effects)
-    for statistic, ceiling in (("correlation", similarity.ceiling), ("slope", None)):
+    for statistic in ("correlation", "slope"):
         value = getattr(similarity, statistic)
-        row = {"statistic": statistic, "n": n, "value": value.estimate, "ceiling": ceiling}
-        yield row | _interval_ends(value)
-    yield {"statistic": "rank", "n": n, "value": similarity.rank, "ceiling": similarity.rank_ceiling}
+        yield {"statistic": statistic, "n": n, "value": value.estimate} | _interval_ends(value)
+    yield {"statistic": "raw", "n": n, "value": similarity.raw, "ceiling": similarity.ceiling}
+
+
+def _contrast_routes(traces_by_split, corruption, kind):
+    """The row that says whether a route follows the question or the people, where all four splits are traced."""
+    people = []
+    for pair in SAME_PEOPLE:
+        maps = [collect_t1_effects(traces_by_split.get(split, ()), corruption, kind) for split in pair]
+        rows = _pair_facts(*(traces for _, traces in maps))
+        if not rows[0]:
+            return
+        people.append([_flatten_sites(effects[facts]) for (effects, _), facts in zip(maps, rows, strict=True)])
+    route, n = contrasts.contrast_maps(*people), sum(len(maps[0]) for maps in people)
+    yield {"statistic": "route", "n": n, "value": route.estimate} | _interval_ends(route)
 
 
 def _flatten_sites(effects):
