@@ -188,6 +188,8 @@ rule store_checks:
         "<results>/tables/store_checks.csv",
     log:
         "<results>/logs/store_checks.log",
+    benchmark:
+        "<results>/benchmarks/store_checks.tsv"
     localrule: True
     conda:
         "../../envs/reversal.yaml"
