@@ -25,7 +25,8 @@ def write(path, lines):
 
 def families(words, count):
     """Generated families: children with a mother and a father, every name a first name and one of a few last names."""
-    first, last = words["first_names"], words["last_names"][:4]
+    _, lists = words["name"]
+    first, last = lists["first_names"], lists["last_names"][:4]
     names = [f"{name} {last[i % len(last)]}" for i, name in enumerate(first[: 3 * count])]
     return [
         (names[3 * i], names[3 * i + 1 + parent], kind, "")
