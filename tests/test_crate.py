@@ -22,6 +22,9 @@ ALLOWED_ISSUES = {
     "The SoftwareApplication id SHOULD be an absolute URI",
     "The `publisher` property of a `Root Data Entity` SHOULD be an `Organization`",
     "The organization SHOULD have a URL.",
+    # The crate's context has no term for an author's institution.
+    "The author SHOULD have an organizational affiliation.",
+    "The author SHOULD have a Contextual Entity which specifies the organizational `affiliation`.",
 }
 
 
