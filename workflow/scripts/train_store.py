@@ -11,14 +11,9 @@ with jobs.job(snakemake) as job:
     params, seed = snakemake.params, int(snakemake.wildcards.seed)
     settings = known.StoreTraining(**params.training)
     net, tokenizer = network.load(snakemake.input.base[0])
+    pretraining, study = (generated.read_directions(params.templates, prefix=prefix) for prefix in ("pretraining_", ""))
     templates = {
-        direction: [
-            *generated.read_templates(f"{params.templates}/pretraining_{direction}.txt", answer_type=answer_type),
-            *generated.read_templates(f"{params.templates}/{direction}.txt", answer_type=answer_type)[
-                : params.train_templates
-            ],
-        ]
-        for direction, answer_type in generated.DIRECTIONS.items()
+        direction: pretraining[direction] + study[direction][: params.train_templates] for direction in pretraining
     }
     options = {"words": params.words, "templates": templates, "canvas": params.canvas, "seed": seed}
     net = known.train_store(net, tokenizer, settings, **options, job=job)

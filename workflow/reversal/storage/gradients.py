@@ -72,6 +72,8 @@ def compare(lm, forward_rows, reverse_rows, *, rng, max_facts=None):
     for measure in MEASURES:
         if measure == "attribution":
             gradients = [{part: rows * weights[part] for part, rows in side.items()} for side in gradients]
+            if not any(rows.any() for rows in gradients[0].values()):
+                continue  # an adapter: where it has a gradient, its weights are 0
         forward, reverse, paraphrase = gradients
         for against, other in (("reverse", reverse), ("forward", paraphrase)):
             products = {part: (forward[part] @ other[part].T).double().cpu() for part in forward}

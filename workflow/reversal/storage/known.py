@@ -15,7 +15,7 @@ A masked diffusion base gets an associative store (`models.store`) and learns to
 import copy
 import math
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -88,7 +88,8 @@ class Sentences:
         return [torch.tensor(column, device=self.device) for column in zip(*rows, strict=True)]
 
     def draw(self, pairings, pairs, generator):
-        """A `Batch` of `pairings` matrices of `pairs` facts."""
+        """A batch of `pairings` matrices of `pairs` facts: ids (B, T), subjects (start, end, type of each row), and for
+        each direction the positions, tokens and masks of its answers."""
         count = pairings * pairs
         options = {"device": self.device, "generator": generator}
         name, description = (
@@ -215,7 +216,7 @@ def train_store(net, tokenizer, settings, *, words, templates, canvas, seed, job
     groups = [{"params": own, "factor": 1.0}, {"params": network_weights, "factor": 0.5}]
     options = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": device_of(net).type == "cuda"}
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, **options)
-    with job.progress(settings.steps, "store", "steps") if job else _silent() as progress:
+    with job.progress(settings.steps, "store", "steps") if job else nullcontext() as progress:
         for step in range(settings.steps):
             done = step / settings.steps
             schedule = min(1, (step + 1) / 100) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
@@ -223,16 +224,12 @@ def train_store(net, tokenizer, settings, *, words, templates, canvas, seed, job
                 group["lr"] = settings.learning_rate * group["factor"] * schedule
             description, name = _losses(net, sentences.draw(settings.pairings, settings.pairs, generator))
             optimizer.zero_grad()
-            (description * 7 / 4 + name).backward()
+            (description * 7 / 4 + name).backward()  # a description has more tokens, and is learned later
             nn.utils.clip_grad_norm_([*own, *network_weights], 1.0)
             optimizer.step()
-            progress.advance()
+            if progress:
+                progress.advance()
     return net.eval()
-
-
-@contextmanager
-def _silent():
-    yield SimpleNamespace(advance=lambda: None)
 
 
 def write_facts(lm, facts, rows, settings, *, seed):
