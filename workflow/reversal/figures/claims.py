@@ -30,10 +30,14 @@ LETTER = 0.53  # mean width of a letter of the proportional type, in sizes
 
 @styled
 def claims(table, claim_list):
-    """A row for each claim of `claim_list`, a column for each run of `table`, and the verdict in each cell."""
+    """A row for each claim of `claim_list`, a column for each run of `table`, and the verdict in each cell.
+
+    A claim about runs that have not been made yet, because it was written down first, has no row.
+    """
     if table.empty:
         return draw_empty("There are no claims.")
     runs, verdicts = list(dict.fromkeys(table.run)), table.set_index(["claim", "run"]).verdict
+    claim_list = [claim for claim in claim_list if not claim.get("runs") or {*claim["runs"]} & {*runs}]
     sheet = Sheet()
     left = POINTS - MARGIN - WIDTH * len(runs)
     sheet.y += 10
