@@ -51,6 +51,7 @@ def visit(browser, page, *, width=1440, scheme="light", motion=False):
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     features += [{"name": "prefers-reduced-motion", "value": "no-preference" if motion else "reduce"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})  # of a hidden window
     browser.get("about:blank")
     for log in ("browser", "performance"):
         browser.get_log(log)

@@ -88,7 +88,10 @@ def test_a_formula_that_would_not_be_readable_stops_the_build():
 def test_every_number_tells_its_run_table_rows_and_rule(html):
     shown = re.findall(r'<span class="n" tabindex="0" title="([^"]*)">([^<]*)</span>', html)
     assert len(shown) > 60 and all(value.strip() for _, value in shown)
-    runs, rule = "this|seeds|published|objectives|rivals|blocks|epochs", "rule some_rule|not made by this study"
+    runs, rule = (
+        "this|seeds|published|published_blocks|objectives|rivals|positions|storage|blocks|epochs",
+        "rule some_rule|not made by this study",
+    )
     sourced = re.compile(rf"run ({runs}): (\w+)\.csv, .*, column \w+; ({rule})")
     assert all(sourced.search(unescape(title)) for title, _ in shown)
     (names,) = {
@@ -223,7 +226,7 @@ def test_the_page_has_its_own_scripts_only_and_asks_for_nothing(html):
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     [policy] = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     assert "default-src 'none'" in policy and f"'sha256-{digest}'" in policy
-    assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in page.all("img"))
+    assert all(image["src"].startswith("data:image/svg+xml,") for image in page.all("img"))
     assert all(link["href"].startswith("data:") for link in page.all("link"))
     assert "@import" not in html and "url(" not in html.split("</style>")[0]
 

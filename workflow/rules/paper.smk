@@ -4,37 +4,6 @@ PAPER = config["paper"]
 if not HAS_ARTICLE and PAPER["author"] == DEFAULTS["paper"]["author"]:
     PAPER = PAPER | {"author": ""}  # the article's author did not write a report of another study
 POST = f"{PAPER['date']}-{PAPER['slug']}"
-TRAIN_ROWS = {TRAIN_ON[kind] for model in MODELS.values() for kind in model["train_on"]}
-
-# The jobs of a run, as their logs and benchmark files are called; those that make the post come after the table.
-MEASURED = [
-    *expand("prepare/{table}", table=["facts", "train", *ALL_SPLITS]),
-    *(f"prepare/{table}" for table in ("train_mentions", "train_identity") if table in TRAIN_ROWS),
-    *(["reverse_rows"] if "train_reversed" in TRAIN_ROWS else []),
-    *(f"base_{model['base']}/{name}" for name, model in MODELS.items()),
-    *(f"tokenizer/{name}" for name, model in MODELS.items() if model["base"] == "pretrain"),
-    *expand("preflight/{model}", model=FAMILIES),
-    *expand(
-        "{stage}/{trained}",
-        stage=["untrained" if UNTRAINED else "finetune", "complete", "compare_likelihoods"],
-        trained=TRAINED,
-    ),
-    *("score", "likelihood"),
-    *([] if UNTRAINED else ["objectives_table"]),
-    *expand("figures/{figure}", figure=FIGURES),
-]
-# The jobs of a stage that may be left out, and those that read more than one of them.
-STAGE_JOBS = {
-    "probe": [] if UNTRAINED else [*expand("probe/{model}", model=FAMILIES), "probe_table"],
-    "tracing": [*expand("{job}/{trained}", job=["trace", "peaks"], trained=TRAINED), "aggregate", "explorer"],
-    "keyvalue": [*expand("keyvalue/{staged}", staged=STAGES), "symmetry"],
-    "rank_one_edits": [*expand("rank_one_edits/{trained}", trained=TRAINED), "rank_one_edits_table"],
-    "finetuned_edits": [
-        *expand("finetuned_edits/{staged}", staged=FINETUNED_EDIT_STAGES),
-        "finetuned_edits_table",
-    ],
-}
-MEASURED += [job for stage, jobs in STAGE_JOBS.items() if stage not in DISABLED_STAGES for job in jobs]
 # Tables of the reference runs, those first that most claims are about.
 CLAIMED = yaml.load(
     (ROOT / "paper/claims.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -43,6 +12,7 @@ CLAIMED_TABLES = [table for table in STUDY_TABLES if any(claim["table"] == table
 RUNS = list(dict.fromkeys([*(run for claim in CLAIMED for run in claim["runs"] if run in REFERENCE), *REFERENCE]))
 TABLE_FILES = expand("<results>/tables/{table}.csv", table=STUDY_TABLES)
 EXPLORER = [] if "tracing" in DISABLED_STAGES else "<results>/paper/explorer.json"
+LAB = [] if "tracing" in DISABLED_STAGES else "<results>/paper/lab.json"
 CLAIMS = {
     "claims": shipped("paper/claims.yaml"),
     "reference": shipped([f"paper/reference/{run}/{table}.csv" for run in RUNS for table in REFERENCE[run]])
@@ -103,6 +73,7 @@ rule costs:
         tables=[file for file in TABLE_FILES if Path(file).stem != "costs"],
         figures=SHOWN["figures"],
         explorer=EXPLORER,
+        lab=LAB,
         code=library("costs"),
     output:
         "<results>/tables/costs.csv",
@@ -112,7 +83,6 @@ rule costs:
     conda:
         "../../envs/reversal.yaml"
     params:
-        jobs=MEASURED,
         models=list(FAMILIES),
         energy=config["energy"],
     script:
@@ -143,6 +113,31 @@ rule explorer:
         "../scripts/render.py"
 
 
+rule lab:
+    """The networks of the page's lab, one of each family, small enough to embed, and what can be asked of them."""
+    input:
+        models=expand("<results>/models/{first}", first=FIRST),
+        completions=expand("<results>/completions/{first}.jsonl", first=FIRST),
+        facts="<results>/data/facts.jsonl",
+        splits=expand("<results>/data/{split}.jsonl", split=dict.fromkeys([*SPLITS, *COMPLETED_SPLITS])),
+        code=library("render"),
+    output:
+        "<results>/paper/lab.json",
+    log:
+        "<results>/logs/lab.log",
+    benchmark:
+        "<results>/benchmarks/lab.tsv"
+    localrule: True
+    conda:
+        "../../envs/reversal.yaml"
+    params:
+        models=FAMILIES,
+        sampling=MODELS[(DIFFUSION or list(MODELS))[0]]["sampling"],
+        steps=config["tracing"]["sampling_steps"],
+    script:
+        "../scripts/render.py"
+
+
 rule post:
     """The article, or a report of a study of other data, as Markdown for an al-folio site."""
     input:
@@ -166,20 +161,21 @@ rule post:
 
 
 rule page:
-    """The same as one HTML file that needs nothing else, with the explorer in it."""
+    """The same as one HTML file that needs nothing else, with the lab or the explorer in it."""
     input:
         **SHOWN,
+        lab=LAB,
         page=shipped("paper/page.html.j2"),
         style=shipped("paper/page.css"),
-        script=shipped("paper/explorer.js"),
-        tool=shipped("paper/explorer.html"),
+        scripts=shipped(expand("paper/{name}.js", name=["page", "drawing", "explorer", "lab_worker", "lab"])),
+        tools=shipped(expand("paper/{name}.html", name=["explorer", "lab"])),
         code=library("render"),
     output:
         report(
             "<results>/paper/index.html",
             category="00 The post",
             caption="../../paper/report/page.rst",
-            labels={"page": "the post, with the explorer"},
+            labels={"page": "the post, with the lab"},
         ),
     log:
         "<results>/logs/page.log",

@@ -7,5 +7,5 @@ from reversal.paper import costs
 
 with jobs.job(snakemake):
     params, output = snakemake.params, snakemake.output[0]
-    found = costs.table(Path(output).parents[1], params.jobs, models=params.models, **params.energy)
+    found = costs.table(Path(output).parents[1], models=params.models, **params.energy)
     files.write_table(found, output)

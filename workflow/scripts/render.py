@@ -1,4 +1,4 @@
-"""Write one part of the paper: its claims, the explorer's data, the post, the page, or tables for the report."""
+"""Write one part of the paper: claims, the data of the explorer or the lab, the post, the page, or tables to sort."""
 
 from pathlib import Path
 
@@ -13,6 +13,8 @@ with jobs.job(snakemake):
             write.claims_file(inputs, output[0], **params)
         case "explorer":
             write.explorer_file(inputs, output[0], **params)
+        case "lab":
+            write.lab_file(inputs, output[0], **params)
         case "post":
             write.post_files(inputs, output, root=root, **params)
         case "page":
