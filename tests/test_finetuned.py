@@ -116,7 +116,7 @@ def measure_transfer(lm, *, kind="replace"):
     return summary[(summary.steps == CONVERGED) & (summary.about == "difference")].set_index(["question", "answer"])
 
 
-@pytest.mark.parametrize("kind", ["replace", "replay_both", "forget", "knock_out"])
+@pytest.mark.parametrize("kind", ["replace", "replay_both", "forget", "knock_out", "erase"])
 def test_edits_transfer_with_shared_storage_and_not_with_separate_storage(kind):
     shared, separate = (measure_transfer(make_associations(shared=shared), kind=kind) for shared in (True, False))
     for answer in shared.loc["reverse"].index:
@@ -275,3 +275,10 @@ def test_with_no_facts_to_edit_the_tables_are_empty_with_all_columns():
         summary = summarize(table.assign(**run))
         assert summary.empty
         assert column in summary
+
+
+@pytest.mark.parametrize(
+    ("weights", "erased"), [(["all"], ["traced"]), (["all", "traced", "mlp"], ["traced", "mlp"]), (["adapter"], [])]
+)
+def test_a_fact_is_erased_from_parts_of_the_network_alone(weights, erased):
+    assert finetuned.choose_weights("erase", weights) == erased

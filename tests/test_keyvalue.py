@@ -307,6 +307,8 @@ def written(networks, words, tmp_path_factory):
         by_template = [[row for row in rows if row.template == template] for template in (0, 1)]
         extractions = [extract_all(net, words, template_rows, layers=[2], steps=1) for template_rows in by_template]
         extractions[0][0].outcomes["converged"] = True
+        for [extraction] in extractions:
+            extraction.outcomes["steps"] = [0 if fact == "p-2" else 1 for fact in facts]
         extractions[1][0].outcomes["converged"] = [(direction, fact) != ("reverse", "p-4") for fact in facts]
         path = folder / f"{direction}.safetensors"
         storage_files.write_vectors(facts, activations, extractions, path)
@@ -325,19 +327,20 @@ def test_vectors_are_the_same_after_writing_and_reading(written):
     values = stored[2].arrays["value"]
     assert all((values[half] == of_layers[0].v_star.numpy()).all() for half, of_layers in enumerate(extractions))
     assert stored[2].converged == facts
-    assert stored[0].converged == []
+    assert stored[2].searched == [fact for fact in facts if fact != "p-2"]
+    assert stored[0].converged == stored[0].searched == []
 
 
-def test_pairs_hold_the_facts_that_converged_in_both_directions_in_one_order(written):
+def test_pairs_hold_the_facts_whose_values_converged_after_a_search_in_both_directions_in_one_order(written):
     forward, reverse = (written[direction][3][2] for direction in ("forward", "reverse"))
     arrays, facts = storage_files.pair_directions(forward, reverse)
-    assert facts == [fact for fact in forward.facts if fact != "p-4"]
+    assert facts == [fact for fact in forward.facts if fact not in ("p-2", "p-4")]
     for i, fact in enumerate(facts):
         row = reverse.facts.index(fact)
         assert (arrays["value, reverse"][:, i] == reverse.arrays["value"][:, row]).all()
         states = forward.arrays["state at answer"][:, forward.facts.index(fact)]
         assert (arrays["state at answer, forward"][:, i] == states).all()
-    arrays_of_all, all_facts = storage_files.pair_directions(forward, reverse, converged=False)
+    arrays_of_all, all_facts = storage_files.pair_directions(forward, reverse, values=())
     assert all_facts == forward.facts and "value, forward" not in arrays_of_all
     assert similarity.spectra(arrays).n.eq(len(facts)).all()
 

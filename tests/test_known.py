@@ -149,6 +149,8 @@ def make_tables(transfers, *, width=0.1, n=12):
                 gradients.append(run | conditions | {"part": "all", "against": "reverse"})
             else:
                 edits.append(run | conditions | {"about": "difference", "question": "reverse"})
+                recall = {"about": "fact", "question": "paraphrase", "answer": "old", "recall_after": value}
+                edits.append(run | conditions | recall | {"transfer": np.nan})
     return pd.DataFrame(edits), pd.DataFrame(gradients)
 
 
@@ -166,7 +168,8 @@ def test_a_test_has_power_where_it_tells_shared_from_separate_storage():
     assert table.loc["same"].power_30.lt(0.1).all()
     assert table.loc["shared"].power_9.le(table.loc["shared"].power_30).all()
     assert table.loc[["separate", "mdm"]].power_30.isna().all()
-    assert np.isnan(table.loc[("mdm", "knock-out"), "shared"])
+    assert np.isnan(table.loc[("mdm", "knock-out"), "people"])
+    assert table.loc[("shared", "knock-out"), "recall"] == 0.5
 
 
 @pytest.mark.parametrize("power", [0.025, 0.5, 0.975])

@@ -82,6 +82,8 @@ def test_without_peaks_all_layers_are_chosen():
 
 
 def test_without_peaks_values_are_optimised_in_the_first_layer():
-    assert layers.resolve_value_layers("peak", {}, 3, "mdm") == [0]
-    assert layers.resolve_value_layers("peak", PEAKS, 4, "mdm") == layers.resolve_layers("peak", PEAKS, 4, "mdm")
-    assert layers.resolve_value_layers([2], {}, 3, "mdm") == [2]
+    assert layers.resolve_value_layers("peak", {}, 3, "mdm", {}) == []
+    assert layers.resolve_value_layers("peak", {}, 3, "mdm", {"layer": 1, "role": "first subject"}) == []
+    assert layers.resolve_value_layers("peak", {}, 3, "mdm", {"layer": 1, "role": "last subject"}) == [1]
+    assert layers.resolve_value_layers("peak", PEAKS, 4, "mdm", {}) == layers.resolve_layers("peak", PEAKS, 4, "mdm")
+    assert layers.resolve_value_layers([2], {}, 3, "mdm", {}) == [2]

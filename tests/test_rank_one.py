@@ -316,6 +316,8 @@ def test_an_autoregressive_network_has_no_masked_canvases_and_a_traced_site_is_n
     }
     sites = rank_one.choose_sites(LanguageModel(networks["ar"], words), rows, [rank_one.Site("layer", 1)], **options)
     assert sites == [rank_one.Site("both", 1)]
+    alone = rank_one.choose_sites(LanguageModel(networks["ar"], words), rows, [], **options)
+    assert alone == [rank_one.Site("traced", 1)], "where there is no other site, nothing is controlled"
 
 
 def test_a_group_is_edited_at_each_site_as_at_that_site_alone(networks, words, ids, sites):

@@ -1,11 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-import sacrebleu
-from hypothesis import given
-from hypothesis import strategies as st
 
-from reversal.data.facts import SPLITS
 from reversal.recall import evaluation
 from reversal.recall import tables as recall_tables
 
@@ -21,21 +17,6 @@ from reversal.recall import tables as recall_tables
 )
 def test_a_completion_is_right_when_it_contains_the_reference(reference, generation, right):
     assert evaluation.is_correct(reference, generation) is right
-
-
-@given(st.text("abc", max_size=12), st.text("abc", min_size=1, max_size=12))
-def test_character_bleu_is_unsmoothed_bleu_over_characters(generation, reference):
-    """Sacrebleu's character tokenizer drops spaces, so the texts have none."""
-    reference_bleu = sacrebleu.BLEU(tokenize="char", smooth_method="none", effective_order=False)
-    assert recall_tables.char_bleu(reference, generation) == pytest.approx(
-        reference_bleu.sentence_score(generation, [reference]).score
-    )
-
-
-def test_character_bleu_counts_spaces_but_not_case_or_ends():
-    assert recall_tables.char_bleu(" The Tuba", "the tuba ") == pytest.approx(100)
-    assert 0 < recall_tables.char_bleu("the tuba", "thetuba") < 100
-    assert recall_tables.char_bleu("the tuba", "") == 0
 
 
 def completions():
@@ -63,50 +44,14 @@ def completions():
 
 def test_step_scaling_has_a_row_per_model_seed_split_and_number_of_steps():
     table = recall_tables.step_scaling(completions())
-    expected = "model seed split file steps n correct accuracy ci_low ci_high char_bleu bleu"
+    expected = "model seed split file steps n correct accuracy ci_low ci_high"
     assert list(table.columns) == expected.split()
     assert len(table) == 2 * 4 * 3
     at = (table.model == "mdm") & (table.steps == 16) & (table.split == "p2d_reverse") & (table.seed == 1)
     row = table[at].iloc[0]
     assert (row.n, row.correct, row.accuracy, row.file) == (20, 15, 0.75, "p2d_reverse_prompts_test")
     assert row.ci_low < 0.2 and row.ci_high > 0.97  # five prompts of a fact are no more evidence than one
-    assert row.char_bleu == pytest.approx(75 + recall_tables.char_bleu("right answer", "wrong") / 4)
-    assert 0 < row.bleu < 100  # though no generation has four words
     assert table[table.model == "ar"].steps.isna().all()
-
-
-def test_both_conventions_have_the_same_numbers_in_columns_that_name_the_file():
-    table = recall_tables.step_scaling(completions())
-    training, question = recall_tables.by_training_direction(table), recall_tables.by_question_direction(table)
-    assert list(training.columns) == ["model", "steps", "seeds", *recall_tables.BY_TRAINING.values()]
-    assert list(question.columns[3:]) == [
-        "DescriptionToName same (d2p_prompts_test)",
-        "DescriptionToName reverse (p2d_reverse_prompts_test)",
-        "NameToDescription same (p2d_prompts_test)",
-        "NameToDescription reverse (d2p_reverse_prompts_test)",
-    ]
-    for split in recall_tables.TABLE_SPLITS:
-        assert (
-            training[recall_tables.BY_TRAINING[split]].tolist() == question[recall_tables.BY_QUESTION[split]].tolist()
-        )
-        assert SPLITS[split].file in recall_tables.BY_TRAINING[split]
-    assert training.seeds.tolist() == [2, 2, 2] and sorted(training.model) == ["ar", "mdm", "mdm"]
-    ar = training[training.model == "ar"].iloc[0]
-    assert ar[recall_tables.BY_TRAINING["p2d_reverse"]] == 0 and ar[recall_tables.BY_TRAINING["p2d_same"]] == 75
-
-
-def test_published_values_are_beside_those_of_the_same_steps():
-    table = recall_tables.step_scaling(completions())
-    published = pd.DataFrame(
-        {"steps": [1, 16]} | {split: [10.0 * i, 20.0] for i, split in enumerate(recall_tables.TABLE_SPLITS)}
-    )
-    wide = recall_tables.by_question_direction(table, published)
-    name = recall_tables.BY_QUESTION["p2d_reverse"]
-    beside = wide.columns.get_loc(name) + 1
-    assert wide.columns[beside] == f"{name}, SMDM"
-    values = wide.set_index("steps").iloc[:, beside - 1]
-    assert values[1] == 30 and values[16] == 20
-    assert wide[wide.model == "ar"].iloc[:, beside].isna().all()
 
 
 def select_differences(contrast, **where):

@@ -18,7 +18,7 @@ STATISTICS = storage_tables.Statistics(components=2, permutations=100, seed=1)
 PEAKS = {"mdm/seed_1": {"p2d": 1, "d2p": 0}}
 
 
-def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0):
+def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0, unmoved=()):
     """Write random vectors of twelve facts to `path`, with values in `value_layers` (None: in all layers)."""
     rng = np.random.default_rng(seed)
     widths = {"key": 6, "output": 4, "state": 4}
@@ -34,7 +34,8 @@ def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0):
     for layer in layers if value_layers is None else value_layers:
         for of_templates in extractions:
             converged = [fact not in unconverged for fact in FACTS]
-            outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": converged})
+            steps = [0 if fact in unmoved else 3 for fact in FACTS]
+            outcomes = pd.DataFrame({"fact": FACTS, "layer": layer, "converged": converged, "steps": steps})
             value = rng.standard_normal((12, 4))
             of_templates.append(storage_files.Extraction(layer, FACTS, value, value, value, outcomes))
     storage_files.write_vectors(FACTS, activations, extractions, path)
@@ -64,12 +65,31 @@ def test_one_layer_at_a_time_is_in_memory(tmp_path):
 
 
 def test_values_are_compared_for_converged_facts_and_activations_for_every_fact(compared):
-    counts = compared["symmetry"].groupby("comparison").n.unique()
+    table = compared["symmetry"]
+    counts = table[table.statistic != vocabulary.SEARCHED].groupby("comparison").n.unique()
     for comparison, n in counts.items():
         assert n.tolist() == [12 if comparison in vocabulary.WITHOUT_VALUES else 9]
     scatter = compared["pca"].groupby("comparison").fact.unique()
     assert set(scatter[vocabulary.SHOWN_COMPARISONS[2]]) == set(FACTS)
     assert set(scatter[vocabulary.PRIMARY_COMPARISONS["name"]]) == set(FACTS[3:])
+
+
+@pytest.mark.parametrize("unmoved", [2, 9])
+def test_values_that_no_search_moved_are_left_out_and_where_most_are_the_direction_has_no_values(tmp_path, unmoved):
+    for number, split in enumerate(PAIRS[0]):
+        moved = () if number == 0 else FACTS[:unmoved]
+        write_vectors(tmp_path / f"{split}.safetensors", (0,), unconverged=FACTS[-1:], unmoved=moved, seed=number)
+    few = dataclasses.replace(STATISTICS, permutations=9)
+    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
+    table = storage_tables.compare({"mdm/seed_1": tmp_path}, peaks={"mdm/seed_1": {}}, **options)["symmetry"]
+    counts = table[table.statistic == vocabulary.PRIMARY_STATISTIC].set_index("comparison").n
+    name, description = vocabulary.PRIMARY_COMPARISONS.values()
+    if unmoved == 2:
+        assert counts[name] == counts[description] == 9
+    else:
+        assert counts[description] == 11 and name not in counts and "fact: value" not in counts
+    share = table[table.statistic == vocabulary.SEARCHED].set_index("comparison")
+    assert share.value.tolist() == pytest.approx([1, (11 - unmoved) / 11]) and set(share.n) == {11}
 
 
 def test_the_peak_takes_each_direction_at_its_own_layer(compared):
@@ -86,25 +106,6 @@ def test_every_comparison_and_space_comes_once_a_layer(compared):
     assert set(compared["spectra"].space) == {
         side for pair in vocabulary.SHOWN_COMPARISONS for side in vocabulary.PAIRS[pair]
     }
-
-
-def test_similarity_of_states_beyond_the_base_is_reported_for_each_layer(tmp_path):
-    for stage, seed in (("seed_1", 0), ("base", 50)):
-        for number, split in enumerate(PAIRS[0]):
-            value_layers = () if stage == "base" else (1,)
-            write_vectors(
-                tmp_path / stage / f"{split}.safetensors", (0, 1), value_layers=value_layers, seed=seed + number
-            )
-    folders = {f"mdm/{stage}": tmp_path / stage for stage in ("seed_1", "base")}
-    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": STATISTICS}
-    table = storage_tables.compare(folders, peaks=dict.fromkeys(folders, {"p2d": 1, "d2p": 1}), **options)["symmetry"]
-    rows = table[table.statistic == vocabulary.BEYOND_BASE]
-    assert set(rows.comparison) == set(vocabulary.STATE_COMPARISONS.values()) and (rows.n == 12).all()
-    assert set(rows.layer) == {"peak", "0", "1"} and (rows.stage == "seed_1").all()
-    at = table[(table.layer == "0") & (table.statistic == vocabulary.PRIMARY_STATISTIC)]
-    ends = [at[at.stage == stage].set_index("comparison").value for stage in ("seed_1", "base")]
-    own = rows[rows.layer == "0"].set_index("comparison").value
-    assert own.to_dict() == pytest.approx((ends[0] - ends[1])[own.index].to_dict())
 
 
 def test_layers_compared_in_parallel_give_the_same_tables(tmp_path):

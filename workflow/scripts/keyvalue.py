@@ -16,7 +16,9 @@ with jobs.job(snakemake) as job:
     job.log_line(f"prefixes: {texts}")
     peaks, depth = layers.read_peaks(snakemake.input.peaks), len(network.layers(lm.net))
     read_layers = layers.resolve_layers(params.layers, peaks, depth, model)
-    value_layers = layers.resolve_value_layers(params.value_layers, peaks, depth, model) if params.value_layers else []
+    choice, site = params.value_layers, layers.read_site(snakemake.input.peaks)
+    value_layers = layers.resolve_value_layers(choice, peaks, depth, model, site) if choice else []
+    job.log_line(f"values in layers {value_layers}")
     options = {"layers": value_layers, "prefixes": texts, "optimization": ValueOptimization(**params.optimization)}
     splits = {Path(file).stem: [facts.add_full_stop(row) for row in facts.read(file)] for file in snakemake.input.rows}
     templates = keyvalue.rank_templates_by_split(lm, splits)

@@ -18,8 +18,9 @@ with jobs.job(snakemake) as job:
     rng, train = random.Random(seed), facts.read(snakemake.input.train)
     options = {"prefixes": prefixes.choose_prefixes(lm, train, **params.prefixes)}
     peaks, traced = layers.read_peaks(snakemake.input.peaks), layers.read_site(snakemake.input.peaks)
-    edited_layers = layers.resolve_value_layers(settings["layers"], peaks, len(network.layers(lm.net)), model)
-    main_layer, reverse_layer = (peaks.get(direction, edited_layers[0]) for direction in layers.DIRECTIONS)
+    edited_layers = layers.resolve_value_layers(settings["layers"], peaks, len(network.layers(lm.net)), model, traced)
+    job.log_line(f"edited layers: {edited_layers or 'none, since tracing finds no MLP that matters there'}")
+    main_layer, reverse_layer = (peaks.get(direction, [*edited_layers, 0][0]) for direction in layers.DIRECTIONS)
     splits = {Path(file).stem: [facts.add_full_stop(row) for row in facts.read(file)] for file in snakemake.input.rows}
     size = {"max_facts": settings["max_facts"], "neighbours": settings["neighbours"]}
     plans = rank_one.plan_groups(lm, splits, params.groups, rng=rng, **size)
@@ -36,4 +37,4 @@ with jobs.job(snakemake) as job:
         own_sites = sites if group == params.groups[0] else layer_sites
         for (kind, layer, role), table in rank_one.edit_group(lm, plan, own_sites, moments, **options):
             tables.append(table.assign(model=model, seed=seed, group=group, site=kind, layer=layer, role=role))
-    files.write_table(pd.concat(tables), snakemake.output[0])
+    files.write_table(pd.concat(tables or [pd.DataFrame(columns=rank_one.COLUMNS)]), snakemake.output[0])

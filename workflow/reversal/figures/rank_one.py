@@ -22,8 +22,7 @@ def rank_one_edits(table, *, models):
     Bars are after the edit, with intervals; ticks before it; diamonds how often the expected answer is given. Below,
     each dot is an edit.
     """
-    table = table[table.seed == table.seed.min()]
-    table = table[table.peak]
+    table = table[(table.seed == table.seed.min()) & (table.peak == True)]  # noqa: E712, a table without edits has no type
     by_edit, means = table[table.fact.notna()], table[table.fact.isna()]
     looks = {name: look for name, look in choose_looks(models).items() if name in set(means.model)}
     groups = list(dict.fromkeys(means.group))

@@ -83,14 +83,20 @@ def _draw_dots(axes, rows, labels, looks, handles):
 
 
 LIMITS = (-40, 100)  # of the scale, in percent
-STORAGE = {0.0: ("white", "separate"), 0.5: (LIGHT_BLUE, "half shared"), 1.0: (INK, "shared")}
+# Shared people and part of each fact: marker, fill and label.
+STORAGE = {
+    (0, 1): ("s", "white", "separate"),
+    (1, 0.5): ("D", LIGHT_BLUE, "half of each fact shared"),
+    (0.5, 1): ("o", LIGHT_BLUE, "half of the people shared"),
+    (1, 1): ("s", INK, "shared"),
+}
 
 
 @styled
 def storage_tests(table, *, models):
     """Draw what each test shows on networks of known storage, with its power, and on the models of the study."""
-    known = table.dropna(subset=["shared"])
-    looks = {name: look for name, look in choose_looks(models).items() if name in set(table[table.shared.isna()].model)}
+    known, unknown = table.dropna(subset=["people"]), table[table.people.isna()]
+    looks = choose_looks({name: family for name, family in models.items() if name in set(unknown.model)})
     if not len(known) or not looks:
         return draw_empty("No network of known storage was tested.")
     # Where the store's weights are about as large as those around it.
@@ -107,13 +113,13 @@ def storage_tests(table, *, models):
             rows = known[(known.test == test) & (known.edited == direction)]
             ends = 100 * rows.value.clip(LIMITS[0] / 100, LIMITS[1] / 100)
             axes.hlines(y, ends.min(), ends.max(), color=PALE, linewidth=5, zorder=0)
-            for shared, (color, label) in STORAGE.items():
-                value = rows[rows.shared == shared].value.mean()
+            for (people, part), (marker, color, label) in STORAGE.items():
+                value = rows[(rows.people == people) & (rows.part == part)].value.mean()
                 if np.isfinite(value):
                     x = np.clip(100 * value, *LIMITS)
-                    (handles[label],) = axes.plot(x, y, "s", color=INK, markerfacecolor=color, markersize=5)
+                    (handles[label],) = axes.plot(x, y, marker, color=INK, markerfacecolor=color, markersize=5)
                     descriptions.append(f"{EDITED[direction]}, {test}, {label}: {percent(value)}")
-            power = rows[rows.shared == 1].power_30.mean()
+            power = rows.power_30.mean()
             if np.isfinite(power):
                 axes.text(LIMITS[1] + 3, y, percent(power), va="center", fontsize=SMALL, color=FAINT)
             for (name, look), shift in zip(looks.items(), (0.22, 0.38), strict=False):
@@ -128,5 +134,5 @@ def storage_tests(table, *, models):
         axes.set_yticks(range(len(tests)), tests)
         axes.grid(axis="x", color=PALE)
     grid[-1, 0].set_xlabel("transfer, % of the change")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
     return Drawing(figure, {"transfer": "; ".join(descriptions)})

@@ -10,7 +10,7 @@ import safetensors
 import safetensors.numpy
 
 from ..common.files import atomic
-from .vocabulary import side_name
+from .vocabulary import DIRECTIONS, side_name
 
 
 class Extraction(NamedTuple):
@@ -30,22 +30,23 @@ class FactVectors(NamedTuple):
     facts: list  # ids (n,)
     arrays: Mapping  # {"key at subject": (P, n, mlp), …}, and "value" (P′, n, width) where values were optimised
     converged: list  # ids of the facts whose values all converged
+    searched: list  # of those, the facts whose values all moved: others are the MLP's own output
 
 
-def pair_directions(forward, reverse, *, converged=True):
+def pair_directions(forward, reverse, *, values=DIRECTIONS):
     """The arrays of both directions, for `similarity`, over the same facts in the same order; and those facts' ids.
 
-    `forward` and `reverse` are the `FactVectors` of prompts for descriptions and for names. Only facts that converged
-    in both are included; with `converged` false, all facts are, without values.
+    `forward` and `reverse` are the `FactVectors` of prompts for descriptions and for names. `values` are the directions
+    whose values are included: of facts whose search converged there and took steps. Without any, all facts are.
     """
-    included = set(forward.converged if converged else forward.facts)
-    included &= set(reverse.converged if converged else reverse.facts)
+    sides = dict(zip(DIRECTIONS, (forward, reverse), strict=True))
+    included = set.intersection(*(set(side.searched if name in values else side.facts) for name, side in sides.items()))
     facts = [fact for fact in forward.facts if fact in included]
     arrays = {}
-    for direction, vectors in (("forward", forward), ("reverse", reverse)):
+    for direction, vectors in sides.items():
         rows = [vectors.facts.index(fact) for fact in facts]
         for name, array in vectors.arrays.items():
-            if converged or name != "value":
+            if direction in values or name != "value":
                 arrays[side_name(name, direction)] = np.asarray(array)[:, rows]
     return arrays, facts
 
@@ -84,8 +85,10 @@ class StoredVectors(Mapping):
         with safetensors.safe_open(self.path, framework="numpy") as file:
             arrays = {name.split("/")[1]: file.get_tensor(name) for name in self.names if name.startswith(f"{layer}/")}
         outcomes = self.outcomes[self.outcomes.layer == layer] if len(self.outcomes) else pd.DataFrame()
-        converged = outcomes.groupby("fact", sort=False).converged.all() if len(outcomes) else {}
-        return FactVectors(self.facts, arrays, [fact for fact in self.facts if fact in converged and converged[fact]])
+        worst = outcomes.groupby("fact")[["converged", "steps"]].min() if len(outcomes) else pd.DataFrame()
+        converged = [fact for fact in self.facts if fact in worst.index and worst.converged[fact]]
+        searched = [fact for fact in converged if worst.steps[fact] > 0]
+        return FactVectors(self.facts, arrays, converged, searched)
 
     def __iter__(self):
         return iter(self.layers)

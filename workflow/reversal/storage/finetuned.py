@@ -9,6 +9,7 @@ kinds of edit:
     forget       the fact's answer is made unlikely, and nothing takes its place
     insert       an invented name (or description), which no fact has, gets the target's answer
     knock_out    the weights that matter most to this fact's answer, and least to others', are set to 0
+    erase        matrices lose their response to this fact, and keep that to others
     relearn      the fact is forgotten in both directions and taught again in one; what returns in the other is compared
                  with what a new answer, taught in the same way, brings there
 
@@ -31,9 +32,10 @@ import torch
 from ..common.errors import UserError
 from ..models import hooks, network
 from ..training import adapters
-from .rank_one import choose_targets, replace_answer
+from .rank_one import choose_targets, compute_u, replace_answer
 from .scoring import (
     LanguageModel,
+    answer_log_odds,
     answer_loss,
     collate,
     count_tokens,
@@ -66,7 +68,7 @@ class EditSettings:
     learning_rate: float
     steps: tuple  # of Adam, after which the network is evaluated
     converged_below: float  # nats a token of the new answer below which an edit has converged
-    knock_out: tuple  # shares of the weights of attention and MLPs that are set to 0
+    knock_out: tuple  # shares of the weights that are set to 0, one after the other until the fact is forgotten
     seed: int
 
     @property
@@ -159,7 +161,7 @@ class Evaluation:
 
     def __init__(self, lm, edit, forward, reverse, *, kind, edit_templates):
         """`forward` and `reverse` are `Prompts`; the first `edit_templates` templates of `forward` are edited."""
-        has_target = kind not in ("forget", "knock_out")
+        has_target = kind not in ("forget", "knock_out", "erase")
         edited = [("old", edit.fact, edit.fact)] * (kind != "insert")
         edited += [("new", edit.subject, edit.target)] * has_target
         neighbours = [("old", other, other) for other in edit.neighbours]
@@ -186,15 +188,26 @@ class Evaluation:
         return {key: tuple(sum(part) / len(part) for part in zip(*group, strict=True)) for key, group in groups.items()}
 
 
+def choose_weights(kind, weights):
+    """Which of the settings' `weights` a kind of edit is made with.
+
+    Replacing and knocking out: each. Erasing: each but adapters, and instead of all, where tracing points. Others: the
+    first.
+    """
+    if kind == "erase":
+        return list(dict.fromkeys("traced" if name == "all" else name for name in weights if name != "adapter"))
+    return weights if kind in ("replace", "knock_out") else weights[:1]
+
+
 def make_all_edits(lm, forward_rows, reverse_rows, settings, *, job=None):
     """Make the edits of every kind, of all weights: `make_edits`' tables, with columns kind and weights.
 
-    The first kind of edit is made with each of the settings' weights, the other kinds with the first of these.
+    The weights of each kind are those of `choose_weights`.
     """
     tables = [pd.DataFrame(columns=[*COLUMNS, "kind", "weights"])] if settings.max_facts == 0 else []
     layers = [f"layer {i}" for i in range(len(network.layers(lm.net)))]
     for kind in settings.kinds if settings.max_facts != 0 else ():
-        for name in settings.weights if kind == settings.kinds[0] else settings.weights[:1]:
+        for name in choose_weights(kind, settings.weights):
             for weights in layers if name == "layers" else [name]:
                 options = {"kind": kind, "weights": weights, "rng": random.Random(settings.seed)}
                 table = make_edits(lm, forward_rows, reverse_rows, settings=settings, job=job, **options)
@@ -219,6 +232,8 @@ def make_edits(lm, forward_rows, reverse_rows, *, kind, weights, settings, rng, 
         weights = find_traced_part(lm, edits, forward)
         if job:
             job.log_line(f"{kind}: tracing finds the facts in {weights}")
+        if weights is None:
+            return pd.DataFrame(columns=COLUMNS)
     editor = Editor(lm, edits, forward, reverse, kind, weights, settings, edit_templates)
     records = []
     with job.progress(len(edits), f"{kind}, {weights}", "facts") if job else nullcontext() as progress:
@@ -248,7 +263,8 @@ class Editor:
 
     def run(self, edit, evaluation):
         """Make one edit: yield its steps, whether it has converged, and the scores before and after; then undo it."""
-        return {"relearn": self.relearn, "knock_out": self.knock_out}.get(self.kind, self.fine_tune)(edit, evaluation)
+        makers = {"relearn": self.relearn, "knock_out": self.knock_out, "erase": self.erase}
+        return makers.get(self.kind, self.fine_tune)(edit, evaluation)
 
     def select_rows(self, edit, *, kind=None, prompts=None):
         """The rows to train on and those to replay, as `select_training_rows`."""
@@ -302,55 +318,119 @@ class Editor:
         yield steps, converged and is_forgotten, {key: before[source] for key, source in keys.items()}, after
 
     def knock_out(self, edit, evaluation):
-        """Set to 0 the weights of attention and MLPs with the largest attribution to this fact's answer.
+        """Set to 0 the weights with the largest attribution to this fact's answer, less what others' have on average.
 
-        The attribution of a weight is what setting it to 0 adds to the loss, to first order, less its mean over the
-        other edited facts.
+        `weights` "all" stands for those of attention and MLPs (and a store).
         """
         before = evaluation.score()
-        with trainable(self.lm.net, "parts", self.settings.adapter) as parameters:
+        with self.open_weights() as parameters:
             own = self.attribute(edit, parameters)
             others = (self.attributions - own) / max(1, len(self.edits) - 1)
             order = (own - others).argsort(descending=True)
-            batches = self.collate_own(edit)
+            answers = self.collate(edit.fact)
             with torch.no_grad():
                 vector = torch.nn.utils.parameters_to_vector(parameters)
                 for share in self.settings.knock_out:
                     count = max(1, round(share * len(vector)))
                     vector[order[:count]] = 0
                     torch.nn.utils.vector_to_parameters(vector, parameters)
-                    converged = answer_loss(self.lm.net, batches).item() >= FORGOTTEN_ABOVE
+                    converged = self.is_forgotten(answers)
                     yield count, converged, before, evaluation.score()
                     if converged:
                         return
 
+    def erase(self, edit, evaluation):
+        """Take this fact's input and output from every matrix: what other facts put in, or get out, stays.
+
+        The gradient of an answer's log-odds by a matrix is a sum of outer products of an output and an input of that
+        matrix. Its first singular vectors stand for the fact.
+        """
+        before, directions = evaluation.score(), self.directions
+        fact = self.facts.index(edit.fact)
+        with self.open_weights() as parameters, torch.no_grad():
+            erased = 0
+            for weight, (outputs, inputs) in zip(parameters, directions, strict=True):
+                if inputs is not None:
+                    weight.copy_(remove_response(weight, inputs, fact))
+                    weight.copy_(remove_response(weight.T, outputs, fact).T)
+                    erased += 1
+            yield erased, self.is_forgotten(self.collate(edit.fact)), before, evaluation.score()
+
+    def open_weights(self):
+        """Make what is knocked out or erased `trainable`, which restores it at the end."""
+        return trainable(self.lm.net, "parts" if self.weights == "all" else self.weights, self.settings.adapter)
+
+    @functools.cached_property
+    def facts(self):
+        """All facts with prompts, edited or not."""
+        return sorted({row.fact for row in self.forward.rows.values()})
+
     @functools.cached_property
     def attributions(self):
         """The sum (P,) over all edits of the attributions of all weights."""
-        with trainable(self.lm.net, "parts", self.settings.adapter) as parameters:
+        with self.open_weights() as parameters:
             return sum(self.attribute(edit, parameters) for edit in self.edits)
 
+    @functools.cached_property
+    def directions(self):
+        """For each parameter, every fact's output (F, out) and input (F, in); None if it is no matrix or unused."""
+        with self.open_weights() as parameters:
+            by_fact = []
+            for fact in self.facts:
+                vectors = []
+                for gradient in self.differentiate(fact, parameters):
+                    if gradient is None or gradient.ndim != 2:
+                        vectors.append((None, None))
+                    else:
+                        output, _, row = torch.linalg.svd(gradient.float(), full_matrices=False)
+                        vectors.append((output[:, 0], row[0]))
+                by_fact.append(vectors)
+        return [
+            tuple(None if side[0] is None else torch.stack(side) for side in zip(*vectors, strict=True))
+            for vectors in zip(*by_fact, strict=True)
+        ]
+
     def attribute(self, edit, parameters):
-        """The attribution (P,) of `parameters`, as one vector, to the fact's own answer: −gradient × weight."""
-        loss = answer_loss(self.lm.net, self.collate_own(edit))
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        """What setting each of `parameters` (P,) to 0 takes from the log-odds of the fact's answer, to first order."""
+        gradients = self.differentiate(edit.fact, parameters)
         with torch.no_grad():
             return torch.cat(
                 [
-                    (torch.zeros_like(weight) if gradient is None else -gradient * weight).flatten()
+                    (torch.zeros_like(weight) if gradient is None else gradient * weight).flatten()
                     for gradient, weight in zip(gradients, parameters, strict=True)
                 ]
             )
 
-    def collate_own(self, edit):
-        """Batches of the fact's own answer in the templates of the edit."""
-        rows, _ = self.select_rows(edit, kind="forget")
+    def differentiate(self, fact, parameters):
+        """The gradients of the log-odds of a fact's own answer by `parameters`.
+
+        Of log-odds: the gradient of a probability near 1 says little, and is small for some facts and large for others.
+        """
+        return torch.autograd.grad(answer_log_odds(self.lm.net, self.collate(fact)), parameters, allow_unused=True)
+
+    def is_forgotten(self, answers):
+        """Whether a fact's own answer, in batches of `collate`, has become improbable."""
+        return answer_loss(self.lm.net, answers).item() >= FORGOTTEN_ABOVE
+
+    def collate(self, fact):
+        """Batches of a fact's own answer in the templates of the edit."""
+        rows = [self.forward.get(template, fact, fact) for template in self.forward.templates[: self.edit_templates]]
         return collate(self.lm.net, [encode_question(self.lm, row) for row in rows])
+
+
+def remove_response(weight, keys, fact):
+    """A matrix `weight` (out, in) that answers the key `keys[fact]` of `keys` (F, in) with 0, and the others as before.
+
+    As far as the keys differ: the change is that of a rank-one edit (ROME) whose value is 0.
+    """
+    own, others = keys[fact], torch.cat([keys[:fact], keys[fact + 1 :]])
+    [u] = compute_u(own[None], others.T @ others)
+    return weight - torch.outer(weight @ own, u)
 
 
 @torch.no_grad()
 def find_traced_part(lm, edits, forward):
-    """The part of the network that brings the facts' answers: the one whose clean outputs recover most of them.
+    """The part of the network that brings the facts' answers: whose clean outputs recover most of them, or None.
 
     Each fact's subject is replaced by its target's, of as many tokens, and one part's outputs are restored where the
     answer is predicted, as in causal tracing. (Restored at the subject, any early part would bring the subject back.)
@@ -363,7 +443,7 @@ def find_traced_part(lm, edits, forward):
     ]
     pairs = [(clean, corrupted) for clean, corrupted in pairs if clean.answer.keys() == corrupted.answer.keys()]
     if not pairs:
-        raise UserError("no fact has a target whose subject has as many tokens; remove traced from the edits' weights")
+        return None
     totals = dict.fromkeys(parts, 0.0)
     for clean, corrupted in zip(*(collate(lm.net, list(side)) for side in zip(*pairs, strict=True)), strict=True):
         with hooks.record_outputs(parts) as outputs:

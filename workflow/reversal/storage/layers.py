@@ -80,6 +80,9 @@ def resolve_layers(choice, peaks, depth, model):
     return sorted(peak_layers | set(choice))
 
 
-def resolve_value_layers(choice, peaks, depth, model):
-    """Like `resolve_layers`, but without peaks, peak means layer 0, because optimising values at all layers is slow."""
-    return [0] if choice == "peak" and not peaks else resolve_layers(choice, peaks, depth, model)
+def resolve_value_layers(choice, peaks, depth, model, site):
+    """Like `resolve_layers`, but without peaks, peak means the layer of `site` (`find_site`), if that is where values
+    go, at the last subject token; else none: there is no site at which to extract or edit."""
+    if choice == "peak" and not peaks:
+        return [site["layer"]] if site.get("role") == ROLE else []
+    return resolve_layers(choice, peaks, depth, model)

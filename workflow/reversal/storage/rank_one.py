@@ -27,6 +27,8 @@ from .scoring import LAST_SUBJECT, Sequence, collate, encode_question, generates
 from .vocabulary import RIDGE
 
 STATISTICS = {"preferred": contrasts.SHARES, "exact": contrasts.SHARES, "lead": None, "log_p": None}  # and their limits
+COLUMNS = ["measure", "statistic", "when", "fact", "tokens", "value", "ci_low", "ci_high", "n", "probes"]
+COLUMNS += ["model", "seed", "group", "site", "layer", "role"]
 CHUNK = 4096  # tokens whose keys are float64 at once
 
 
@@ -157,8 +159,12 @@ def choose_sites(lm, requests, layer_sites, *, main_layer, traced, count, rng):
     random  `count` layers and tokens of the prompt that no other site has
     masked  in `main_layer`, with values optimised on fully masked canvases alone; only for a masked diffusion model
     both    in `main_layer`, with both directions edited at once
+
+    Without `layer_sites` there is nothing to control, and only the traced site is left.
     """
     sites = [Site("traced", **traced)] if traced and Site("layer", **traced) not in layer_sites else []
+    if not layer_sites:
+        return sites
     used = {(site.layer, site.role) for site in layer_sites + sites}
     encoded = [tokens.encode(lm.tokenizer, row) for row in requests]
     roles = set.intersection(*(set(locate_roles(row.subject, row.answer[0])) for row in encoded))
@@ -354,8 +360,7 @@ def summarize_edits(scores, converged, lengths):
                 records.append((measure, statistic, when, fact, lengths.get(fact), *mean))
     share = contrasts.mean(contrasts.Sample(converged, range(len(converged))), contrasts.SHARES)
     records.append(("value", "contained", "after", None, None, *share, len(converged), len(converged)))
-    columns = ["measure", "statistic", "when", "fact", "tokens", "value", "ci_low", "ci_high", "n", "probes"]
-    return pd.DataFrame(records, columns=columns)
+    return pd.DataFrame(records, columns=COLUMNS[: COLUMNS.index("model")])
 
 
 def _compute_outcomes(rows, when):

@@ -247,6 +247,16 @@ def answer_loss(net, collated):
     return -total / max(1, sum(len(batch.token) for batch in collated))
 
 
+def answer_log_odds(net, collated):
+    """The mean log-odds of the answers' tokens in all `Batch`es: how far each is ahead of all other tokens, in nats."""
+    total = 0
+    for batch in collated:
+        log_p = log_probabilities(net, batch)
+        others = log_p.scatter(1, batch.token[:, None], -torch.inf).logsumexp(1)
+        total += (log_p.gather(1, batch.token[:, None])[:, 0] - others).sum()
+    return total / max(1, sum(len(batch.token) for batch in collated))
+
+
 @torch.no_grad()
 def score_answers(net, sequences, *, layer=None, values=None):
     """The joint log-probability (N,) of each answer, and whether each of its tokens is the most probable one (N,).

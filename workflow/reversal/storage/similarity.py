@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 
 
 def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tuple(PAIRS)):
-    """Every statistic of the comparisons `pairs`: comparison, statistic, the fields of `Finding`, largest_share, n.
+    """Every statistic of the comparisons `pairs`: comparison, statistic, the fields of `Finding`, n.
 
     debiased_cka       centred kernel alignment from unbiased estimates: 0 where nothing is shared, so the one to quote
     cosine_similarity  mean cosine of a fact's two vectors, each side centred, weighted by their norms; of unrelated
@@ -88,15 +88,13 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tup
     a bootstrap draws facts twice, and copies are at distance zero in both spaces, which adds similarity. On simulated
     facts it covers the truth in 93 to 97%, in more where nothing is shared. Overlaps have the jackknife's that leaves
     half of the facts out. Shares have Wilson's.
-
-    largest_share is the largest share of one fact in the variance of either side: near 1, CKA describes that fact only.
     """
     pairs = [pair for pair in pairs if all(side in arrays for side in PAIRS[pair])]
     spaces = _check_arrays(arrays)
     n = next(iter(spaces.values())).shape[1] if spaces else 0
     if n < MIN_FACTS or not pairs:
         findings = {(pair, name): Finding(np.nan) for pair in pairs for name in _list_statistics(pair)}
-        return _make_table(findings, pairs, spaces, n)
+        return _make_table(findings, pairs, n)
     halves = {side: _split_halves(space) for side, space in spaces.items()}
     groups = _encode_groups(groups, n)
     primary_orders = permute(groups, permutations, rng)  # drawn first, so that nothing exploratory changes them
@@ -106,7 +104,7 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tup
     findings |= _compare_by_probe(spaces, pairs, orders)
     findings |= _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng)
     findings |= _test_primary(findings, halves, pairs, primary_orders)
-    return _make_table(findings, pairs, spaces, n)
+    return _make_table(findings, pairs, n)
 
 
 def _list_statistics(pair):
@@ -153,29 +151,6 @@ def _test_primary(findings, halves, pairs, orders):
     }
 
 
-def compare_with_base(arrays, base_arrays, *, pairs):
-    """PRIMARY_STATISTIC of `pairs` in `arrays` minus that in `base_arrays`, on the same facts: comparison, value, …
-
-    The interval's jackknife leaves the same fact out of both.
-    """
-    rows = []
-    for pair in pairs:
-        finding, n = Finding(np.nan), arrays[PAIRS[pair][0]].shape[1]
-        if n >= MIN_FACTS:
-            estimates = []
-            for spaces in (arrays, base_arrays):
-                first, second = (
-                    [_gram(half) for half in _split_halves(np.asarray(spaces[side], float))] for side in PAIRS[pair]
-                )
-                left_out = [_leave_one_out(_u_center, *grams) for grams in _cross_halves(first, second)]
-                estimates.append([np.mean(part, axis=0) for part in zip(*left_out, strict=True)])
-            value, without = (part - base_part for part, base_part in zip(*estimates, strict=True))
-            interval = contrasts.jackknife(value / 2, without / 2, contrasts.CHANGES)
-            finding = Finding(*(2 * part for part in interval))
-        rows.append((pair, finding.value, finding.ci_low, finding.ci_high, n))
-    return pd.DataFrame(rows, columns=["comparison", "value", "ci_low", "ci_high", "n"])
-
-
 def adjust_for_layers(table):
     """Multiply the p_adjusted of each layer by the number of layers (Bonferroni), up to 1.
 
@@ -191,7 +166,7 @@ def adjust_for_layers(table):
 def spectra(arrays):
     """Singular values of the centred facts of each side of `arrays`, averaged over parts; one row a component.
 
-    Columns: space, component, singular_value, share, cumulative, effective_rank, n. `share` is of the variance. The
+    Columns: space, component, share, cumulative, effective_rank, n. `share` is of the variance. The
     effective rank is Roy and Vetterli's: the exponential of the entropy of the singular values' shares of their sum.
     Empty with fewer than two facts.
     """
@@ -204,16 +179,16 @@ def spectra(arrays):
         with np.errstate(invalid="ignore"):
             share = values**2 / (values**2).sum()
             effective_rank = np.exp(stats.entropy(values))
-        for i, value in enumerate(values):
-            rows.append((side, i + 1, value, share[i], share[: i + 1].sum(), effective_rank, len(space)))
-    columns = ["space", "component", "singular_value", "share", "cumulative", "effective_rank", "n"]
+        for i in range(len(values)):
+            rows.append((side, i + 1, share[i], share[: i + 1].sum(), effective_rank, len(space)))
+    columns = ["space", "component", "share", "cumulative", "effective_rank", "n"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def pca_pairs(arrays, *, pairs):
     """Both sides of each of the comparisons `pairs` in one plane, for a scatter plot.
 
-    Columns: comparison, fact, side, x, y, x_share, y_share. The plane is that of the first two principal components of
+    Columns: comparison, fact, side, x, y. The plane is that of the first two principal components of
     both sides together, after each is centred and scaled to the same spread, because offset and scale are not compared.
     `fact` is the row in `arrays`: two points of one comparison and fact are a pair. TWO_HALVES after a comparison marks
     what the same thing looks like twice: its output at the subject from one half of the templates and from the other.
@@ -236,8 +211,8 @@ def pca_pairs(arrays, *, pairs):
         fit = _fit_pca(np.concatenate(points), 2)
         for (side, _), side_points in zip(sides, points, strict=True):
             for fact, (x, y) in enumerate(fit.transform(side_points)):
-                rows.append((pair, fact, side, x, y, *fit.explained_variance_ratio_))
-    return pd.DataFrame(rows, columns=["comparison", "fact", "side", "x", "y", "x_share", "y_share"])
+                rows.append((pair, fact, side, x, y))
+    return pd.DataFrame(rows, columns=["comparison", "fact", "side", "x", "y"])
 
 
 # Debiased CKA is an inner product of two symmetric matrices of norm 1 ("shapes"), one from each space,
@@ -248,11 +223,6 @@ def pca_pairs(arrays, *, pairs):
 def debiased_cka(first, second):
     """Linear CKA of `first` (n, a) and `second` (n, b) from unbiased estimates of the dependence of each pair."""
     return float(_inner(*(_u_center(_gram(np.asarray(space, float))) for space in (first, second))))
-
-
-def cosine_similarity(first, second):
-    """Mean cosine of each fact's vectors in `first` and `second` (n, d), both centred, weighted by their norms."""
-    return float((_standardize(np.asarray(first, float)) * _standardize(np.asarray(second, float))).sum())
 
 
 def _u_center(gram):
@@ -434,32 +404,16 @@ def _compare_by_probe(spaces, pairs, orders):
     return findings
 
 
-def _leave_one_out(shape, first, second):
-    """The inner product of the shapes of two Gram matrices (n, n), and the products without each fact (n,)."""
-    left_out = [shape(_restrict(gram, _other_facts(len(gram)))) for gram in (first, second)]
-    return _inner(shape(first), shape(second)), _inner(*left_out)
-
-
 def _other_facts(n):
     """The n − 1 other facts of each of n facts: (n, n − 1)."""
     return np.array([np.delete(np.arange(n), i) for i in range(n)])
 
 
-def subspace_overlap(first, second, components):
-    """Mean cosine of the principal angles between the top subspaces of `first` and `second` (n, d).
-
-    NaN where the facts of either do not differ in that many directions.
-    """
-    fits = [_fit_pca(np.asarray(space, float), components) for space in (first, second)]
-    if any(fit.singular_values_[-1] <= ROUNDING * fit.singular_values_[0] for fit in fits):
-        return np.nan
-    return float(np.cos(linalg.subspace_angles(*(fit.components_.T for fit in fits))).mean())
-
-
 def overlap_subsets(first, second, subsets, other_subsets, components):
-    """`subspace_overlap` of `first` (n, d) over each of `subsets` (m, h) of facts and `second` over the others: (m,).
+    """Mean cosine of the principal angles between the top subspaces of `first` and `second` (n, d): (m,).
 
-    From inner products alone. NaN where the facts of a subset do not differ in that many directions.
+    Those of `first` are over each of `subsets` (m, h) of facts, those of `second` over each of `other_subsets`, from
+    inner products alone. NaN where the facts of a subset do not differ in that many directions.
     """
     bases = [_subset_bases(*side, components) for side in ((first, subsets), (second, other_subsets))]
     across = (first - first.mean(0)) @ (second - second.mean(0)).T
@@ -571,21 +525,12 @@ def _p_value(value, null):
     return (1 + (null - value >= -ROUNDING).sum()) / (1 + len(null))
 
 
-def _make_table(findings, pairs, spaces, n):
+def _make_table(findings, pairs, n):
     rows = []
-    share = {side: _largest_share(space) for side, space in spaces.items()}
     for pair in pairs:
-        first, second = PAIRS[pair]
         for statistic in _list_statistics(pair):
-            rows.append((pair, statistic, *findings[pair, statistic], max(share[first], share[second]), n))
-    return pd.DataFrame(rows, columns=["comparison", "statistic", *Finding._fields, "largest_share", "n"])
-
-
-def _largest_share(space):
-    """The largest share of one fact in the variance of `space` (P, n, d), averaged over parts."""
-    space = space.mean(0)
-    squares = ((space - space.mean(0)) ** 2).sum(1) if len(space) else np.zeros(0)
-    return float(squares.max() / squares.sum()) if squares.any() else np.nan
+            rows.append((pair, statistic, *findings[pair, statistic], n))
+    return pd.DataFrame(rows, columns=["comparison", "statistic", *Finding._fields, "n"])
 
 
 def _gram(space):

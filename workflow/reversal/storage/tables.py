@@ -9,7 +9,16 @@ import pandas as pd
 
 from . import files as storage_files
 from . import similarity
-from .vocabulary import BASE, BEYOND_BASE, PAIRS, PEAK, SHOWN_COMPARISONS, STATE_COMPARISONS, WITHOUT_VALUES
+from .vocabulary import (
+    BASE,
+    DIRECTIONS,
+    PAIRS,
+    PEAK,
+    REFERENCES,
+    SEARCHED,
+    SHOWN_COMPARISONS,
+    WITHOUT_VALUES,
+)
 
 PAIRS_OF = {"value": [pair for pair in PAIRS if pair not in WITHOUT_VALUES], "activation": WITHOUT_VALUES}
 FIRST_COLUMNS = ("model", "seed", "stage", "split", "layer", "layer_forward", "layer_reverse")
@@ -29,8 +38,8 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
 
     `pairs` has the splits that ask forward (for descriptions) and in reverse about the same facts; `groups`, {fact:
     its training group}; `peaks`, by "model/stage", the result of `layers.find_peaks`. Values are compared for facts
-    whose values converged in both directions, activations for all facts. For a model with a
-    base, the table also has how much the similarity of states exceeds the base's.
+    whose search converged and took steps, in directions where most did; activations for all facts. The table also has
+    the share of values whose search took steps.
     """
     tables = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
     runs = {name: _open_vectors(folder, pairs) for name, folder in folders.items()}
@@ -54,10 +63,7 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
     if processes > 1:
         joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is counted
     for name, stored in runs.items():
-        model, stage = name.split("/")
-        if stage != BASE and f"{model}/{BASE}" in runs:
-            layers = _label_layers(stored, peaks[name])
-            tables["symmetry"] += _compare_with_base(stored, runs[f"{model}/{BASE}"], layers, _describe_run(name))
+        tables["symmetry"] += _count_searches(stored, _label_layers(stored, peaks[name]), _describe_run(name))
     tables = {name: _order_columns(pd.concat(parts, ignore_index=True)) for name, parts in tables.items()}
     tables["symmetry"] = similarity.adjust_for_layers(tables["symmetry"])
     return tables
@@ -79,22 +85,33 @@ def _list_tasks(runs, peaks):
     for name, stored in runs.items():
         for label, (forward_layer, reverse_layer) in _label_layers(stored, peaks[name]).items():
             vectors = [(forward[forward_layer], reverse[reverse_layer]) for forward, reverse in stored]
-            has_values = all("value" in side.arrays for pair in vectors for side in pair)
+            shares = _share_searched(vectors)
+            values = [direction for direction, (share, n) in shares.items() if n and share >= 0.5]
             columns = _layer_columns(label, forward_layer, reverse_layer)
-            for kind in PAIRS_OF if has_values else ("activation",):
-                yield name, columns, kind, *_concatenate(vectors, converged=kind == "value")
+            for kind in PAIRS_OF if values else ("activation",):
+                yield name, columns, kind, *_concatenate(vectors, values=values if kind == "value" else ())
 
 
-def _compare_with_base(stored, base, layers, run_columns):
-    """Yield, by layer, how much the similarity of states exceeds that of the base model, on the same facts."""
-    for label, (forward, reverse) in layers.items():
-        if all(forward in pair[0] and reverse in pair[1] for pair in base):
-            arrays = [
-                _concatenate([(pair[0][forward], pair[1][reverse]) for pair in pairs], converged=False)[0]
-                for pairs in (stored, base)
-            ]
-            rows = similarity.compare_with_base(*arrays, pairs=list(STATE_COMPARISONS.values()))
-            yield rows.assign(statistic=BEYOND_BASE, **run_columns, **_layer_columns(label, forward, reverse))
+def _share_searched(vectors):
+    """{direction: (share of its converged values whose search took steps, their number)} of pairs of `FactVectors`."""
+    shares = {}
+    for i, direction in enumerate(DIRECTIONS):
+        converged = sum(len(pair[i].converged) for pair in vectors)
+        searched = sum(len(pair[i].searched) for pair in vectors)
+        shares[direction] = searched / converged if converged else np.nan, converged
+    return shares
+
+
+def _count_searches(stored, layers, run_columns):
+    """Yield, by layer with values, the share of values whose search took steps, in the rows of REFERENCES."""
+    for label, (forward_layer, reverse_layer) in layers.items():
+        shares = _share_searched([(forward[forward_layer], reverse[reverse_layer]) for forward, reverse in stored])
+        rows = [
+            {"comparison": pair, "statistic": SEARCHED, "value": share, "n": n}
+            for pair, (share, n) in zip(REFERENCES, shares.values(), strict=True)
+            if n
+        ]
+        yield pd.DataFrame(rows).assign(**run_columns, **_layer_columns(label, forward_layer, reverse_layer))
 
 
 def _layer_columns(label, forward, reverse):
@@ -108,7 +125,7 @@ def _compare_layer(name, layer_columns, kind, arrays, facts, groups, statistics)
     options |= {"groups": [groups[fact] for fact in facts]}
     compared = similarity.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **options)
     shown = [pair for pair in SHOWN_COMPARISONS if pair in PAIRS_OF[kind]]
-    sides = {side for pair in shown for side in PAIRS[pair] if ("value" in side) == (kind == "value")}
+    sides = {side for pair in shown for side in PAIRS[pair] if ("value" in side) == (kind == "value")} & set(arrays)
     scatter = similarity.pca_pairs(arrays, pairs=shown)
     tables = {
         "symmetry": compared,
@@ -125,12 +142,12 @@ def _label_layers(stored, peaks):
     return peak | {str(layer): (layer, layer) for layer in stored[0][0]}
 
 
-def _concatenate(pairs, *, converged):
-    """The arrays of all pairs of `FactVectors`, one pair's facts after the other's, and their ids; all or converged.
+def _concatenate(pairs, *, values):
+    """The arrays of all pairs of `FactVectors`, one pair's facts after the other's, and their ids.
 
     Groups may have different numbers of templates: as many parts are used as all of them have.
     """
-    paired = [storage_files.pair_directions(*pair, converged=converged) for pair in pairs]
+    paired = [storage_files.pair_directions(*pair, values=values) for pair in pairs]
     arrays = {}
     for name in paired[0][0]:
         parts = min(len(group[name]) for group, _ in paired)
@@ -151,7 +168,7 @@ def join_edits(tables, peaks):
     """
     joined = []
     for table, table_peaks in zip(tables, peaks, strict=True):
-        table = table.copy()
+        table = table.copy()  # empty for a model without a site
         is_layer_site = table.site == "layer"
         is_main_layer = table.layer == table_peaks.get("p2d", table.layer[is_layer_site].min())
         table.insert(table.columns.get_loc("layer") + 1, PEAK, is_layer_site & is_main_layer)

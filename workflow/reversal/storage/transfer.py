@@ -99,50 +99,72 @@ TESTS = {
     "damage by the edit": {"kind": "replace", "weights": "all", "steps": CONVERGED, "answer": "old"},
     "forgetting": {"kind": "forget", "weights": "all", "steps": CONVERGED, "answer": "old"},
     "knock-out": {"kind": "knock_out", "weights": "all", "steps": CONVERGED, "answer": "old"},
+    "knock-out where tracing points": {"kind": "knock_out", "weights": "traced", "steps": CONVERGED, "answer": "old"},
+    "erasing where tracing points": {"kind": "erase", "weights": "traced", "steps": CONVERGED, "answer": "old"},
+    "erasing in all MLPs": {"kind": "erase", "weights": "mlp", "steps": CONVERGED, "answer": "old"},
     "relearning": {"kind": "relearn", "weights": "all", "steps": CONVERGED, "answer": "old"},
     "gradients": {"measure": "gradient"},
     "attributions": {"measure": "attribution"},
 }
 POWER_AT = (9, 30)  # facts
+SHARING = ("people", "part", "scale")  # of a store
+RECALL = {
+    "recall": ("paraphrase", "fact"),
+    "recall_others": ("paraphrase", "others"),
+    "reverse": ("reverse", "fact"),
+    "reverse_others": ("reverse", "others"),
+}
 
 
 def summarize_tests(edits, gradients, stores):
     """What every test shows on every network, pooled over seeds, and its power: a row for each model, test, direction.
 
     `edits` and `gradients` are tables of `summarize_edits` and `summarize_gradients`; `stores` has for networks of
-    known storage what they share, {model: {"people", "part", "scale"}}. Columns: model, shared (share of storage, empty
-    where unknown), scale, test, edited, seeds, n (facts), value (transfer), ci_low, ci_high; and for networks that
-    share everything, power_9 and power_30: the probability that one network of so many facts is told from the network
-    of separate storage and the same scale, that is, that its 95% interval lies above what that network shows.
+    known storage what they share, {model: {"people", "part", "scale"}}. Columns: model, people and part (shared, empty
+    where unknown), scale, test, edited, seeds, n (facts), value (transfer), ci_low, ci_high; recall after an edit, of
+    the edited fact and of others, in the edited direction (recall, recall_others) and in reverse (reverse,
+    reverse_others); and for networks that share everything, power_9 and power_30: the probability that one network of
+    so many facts is told from the network of separate storage and the same scale, that is, that its 95% interval lies
+    above what that network shows.
     """
-    edits = edits[(edits.about == "difference") & (edits.question == "reverse") & (edits.stage != BASE)]
-    gradients = gradients[(gradients.part == "all") & (gradients.against == "reverse") & (gradients.stage != BASE)]
+    edits, gradients = edits[edits.stage != BASE], gradients[gradients.stage != BASE]
     records = []
     for test, conditions in TESTS.items():
-        rows = gradients if "measure" in conditions else edits
-        for column, value in conditions.items():
-            rows = rows[rows[column].astype(str) == value]
+        if "measure" in conditions:
+            recall = {}
+            rows = _select(gradients, conditions | {"part": "all", "against": "reverse"})
+        else:
+            old_answers = _select(edits, conditions | {"answer": "old"})
+            recall = old_answers.groupby(["model", "edited", "question", "about"]).recall_after.mean().to_dict()
+            rows = _select(edits, conditions | {"about": "difference", "question": "reverse"})
         for (model, edited), runs in rows.groupby(["model", "edited"], sort=False):
             runs = runs[runs.group == runs.group.iloc[0]].dropna(subset=["transfer"])
             if not len(runs):
                 continue
-            store = stores.get(model)
+            store = stores.get(model, dict.fromkeys(SHARING, np.nan))
             pooled = contrasts.pool_seeds(runs.transfer, runs.transfer_low, runs.transfer_high)
             error = (runs.transfer_high - runs.transfer_low).mean() / 2 / 1.96 * np.sqrt(runs.n.mean())  # of one fact
-            share = store["people"] * store["part"] if store else np.nan
-            scale = store["scale"] if store else np.nan
-            records.append((model, share, scale, test, edited, len(runs), int(runs.n.mean()), *pooled, error))
-    columns = ["model", "shared", "scale", "test", "edited", "seeds", "n", "value", "ci_low", "ci_high", "error"]
+            sharing = [store[key] for key in SHARING]
+            after = [recall.get((model, edited, *key), np.nan) for key in RECALL.values()]
+            records.append((model, *sharing, test, edited, len(runs), int(runs.n.mean()), *pooled, *after, error))
+    columns = ["model", *SHARING, "test", "edited", "seeds", "n", "value", "ci_low", "ci_high", *RECALL, "error"]
     table = pd.DataFrame(records, columns=columns)
-    separate = table[table.shared == 0].set_index(["scale", "test", "edited"]).value
+    separate = table[table.people == 0].set_index(["scale", "test", "edited"]).value
     for facts in POWER_AT:
         table[f"power_{facts}"] = [
             _compute_power(row.value - separate[row.scale, row.test, row.edited], row.error / np.sqrt(facts))
-            if row.shared == 1 and (row.scale, row.test, row.edited) in separate.index
+            if row.people * row.part == 1 and (row.scale, row.test, row.edited) in separate.index
             else np.nan
             for row in table.itertuples()
         ]
     return table.drop(columns="error")
+
+
+def _select(table, conditions):
+    """The rows of a table with these values, as text, in its columns."""
+    for column, value in conditions.items():
+        table = table[table[column].astype(str) == value]
+    return table
 
 
 def _compute_power(difference, error):

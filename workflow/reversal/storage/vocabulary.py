@@ -34,10 +34,9 @@ for _kind in KINDS:
     COMPARISONS |= {
         f"name: {_kind} at subject × at answer": pair_sides(f"{_kind} at subject", f"{_kind} at answer"),
         f"description: {_kind} at answer × at subject": pair_sides(f"{_kind} at answer", f"{_kind} at subject"),
-        f"fact: {_kind} at subject": pair_sides(f"{_kind} at subject", f"{_kind} at subject"),
-        f"fact: {_kind} at answer": pair_sides(f"{_kind} at answer", f"{_kind} at answer"),
     }
-COMPARISONS["fact: value"] = pair_sides("value", "value")
+for _kind in ("key", "state"):
+    COMPARISONS |= {f"fact: {_kind} at {_at}": pair_sides(*[f"{_kind} at {_at}"] * 2) for _at in POSITIONS}
 # The optimisation of a value starts from the MLP's own output. How close the value stays to it limits what comparisons
 # with values can show, so it is measured too. It is no test of symmetry and enters no correction.
 REFERENCES = {
@@ -66,14 +65,14 @@ TWO_HALVES = ", two halves of the templates"
 MAIN_STATISTICS = ("debiased_cka", "cosine_similarity", "linear_probe")
 STATISTICS = (*MAIN_STATISTICS, "subspace_overlap")
 PRIMARY_STATISTIC = "debiased_cka"
-BEYOND_BASE = "debiased_cka beyond base"  # the statistic minus that of the base model, on the same facts
+SEARCHED = "searched"  # share of values whose search took steps; the others are the MLP's own outputs
 BASE = "base"  # a stage
 PEAK = "peak"  # in place of a layer: each direction at the layer where its MLPs have the largest effect
-EDIT_KINDS = ("replace", "replay_both", "forget", "insert", "knock_out", "relearn")  # as in `finetuned`
+# As in `finetuned`.
+EDIT_KINDS = ("replace", "replay_both", "forget", "insert", "knock_out", "erase", "relearn")
 # What an edit trains: traced is the part that tracing points to; layers, one at a time.
 WEIGHTS = ("all", "mlp", "attention", "traced", "layers", "adapter")
 RIDGE = 1e-2  # what a rank-one edit adds to the diagonal of the second moment, as a share of that diagonal's mean
-TARGET_CHOICE = "the object of another person of the group, with as many tokens where there is one"
 # In place of a number of steps: each fact at the first number of steps at which its edit converged, or at the last.
 CONVERGED = "converged"
 
