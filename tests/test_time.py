@@ -115,13 +115,15 @@ def test_total_effects_are_those_of_canvases_with_replaced_tokens(families, fami
     for question, trace in zip(questions, traces, strict=True):
         rows = table[table.fact == question.row.fact]
         assert set(rows.step) == set(question.answer_steps)
-        for corrupted, name in (("neither", "clean"), ("subject", "swap.corrupted")):
-            [value] = rows[(rows.stage == "t1") & (rows.corrupted == corrupted)].value
-            assert value == pytest.approx(trace.arrays[f"log_probability.{name}"][0], abs=1e-3)
+        for reading, score in (("total_effect", "log_probability"), ("sequential", "sequential")):
+            for corrupted, name in (("neither", "clean"), ("subject", "swap.corrupted")):
+                scored = rows[(rows.reading == reading) & (rows.corrupted == corrupted)].set_index("step").value
+                for step, value in zip(trace.steps, trace.arrays[f"{score}.{name}"], strict=True):
+                    assert step not in scored or scored[step] == pytest.approx(value, abs=1e-3)
         later = rows[rows.corrupted == "revealed"]
         assert set(later.kind) <= {"mask", "swap"} and (family == "mdm") == ("mask" in set(later.kind))
         assert "t1" not in set(later.stage)
-        for row in later[later.kind == "mask"].itertuples():
+        for row in later[(later.kind == "mask") & (later.reading == "total_effect")].itertuples():
             canvas, remaining = question.step_input(net, row.step)
             revealed = [position for position in range(*question.answer) if position not in remaining]
             canvas = timing.replace_tokens(canvas, revealed, [network.mask_id(net)] * len(revealed))

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from benchmarks import naive_trace
 from reversal.models import network as networks
 from reversal.tracing import engine, llama
+from reversal.tracing.vocabulary import UNSEVERED_KINDS
 
 GOLDEN = Path(__file__).parent / "golden" / "rome"
 PATCHES = [("state", None), ("mlp", None), ("attn", None), ("state", "mlp"), ("state", "attn")]
@@ -83,7 +84,7 @@ def make_problem(net, query, **options):
 
 
 @pytest.mark.parametrize("by_hooks", [False, True])
-@pytest.mark.parametrize("kind", engine.KINDS)
+@pytest.mark.parametrize("kind", UNSEVERED_KINDS)
 def test_every_restored_probability_equals_romes(kind, by_hooks, monkeypatch):
     if by_hooks:
         monkeypatch.setattr(llama, "is_supported", lambda net: False)
@@ -330,7 +331,8 @@ def test_lower_precision_gives_nearly_the_same_effects(precision):
         ({"answer": {}}, "at least one token"),
         ({"answer": {7: 0}}, "position 7"),
         ({"answer": {6: 23}}, "real tokens are 0–22"),
-        ({"kind": "head"}, "kind is 'head'"),
+        ({"kind": "neuron"}, "kind is 'neuron'"),
+        ({"kind": "head", "precision": "tf32"}, "float32 for single heads"),
         ({"window": 0}, "window is 0"),
         ({"kind": "mlp", "severed": "mlp"}, "with kind state"),
         ({"precision": "int8"}, "precision is 'int8'"),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from reversal.tracing.files import FactTrace, array_name
-from reversal.tracing.vocabulary import JOINT_ROLES, KINDS, ROLES, WINDOWED_KINDS
+from reversal.tracing.vocabulary import JOINT_ROLES, KINDS, ROLES, SCORES, WINDOWED_KINDS
 
 SOME_ROLES = [
     *("prior prompt", "first subject", "last subject", "last prompt", "masked answer", "masked answer"),
@@ -23,7 +23,7 @@ def make_trace(fact="f", *, kinds=None, roles=SOME_ROLES, steps=3, layers=2, win
     rng = rng or np.random.default_rng(0)
     kinds = kinds or {"swap": list(KINDS), "gaussian": ["state"]}
     arrays = {}
-    for score in ("log_probability", "probability", "contrast"):
+    for score in SCORES:
         scale = 0.02 if score == "probability" else 1.0
         for corruption, restored_kinds in kinds.items():
             main = corruption == next(iter(kinds))
@@ -64,8 +64,9 @@ def make_time_values(facts, *, diffusion=True, layers=2, steps=4):
     """Values as `time.measure_timing` returns them: the subject is needed at first, then the revealed tokens."""
     rows = []
     for number, fact in enumerate(facts):
-        for revealed, stage in enumerate(("t1", "between", "t2")):
-            labels = {"fact": fact, "reading": "total_effect", "stage": stage, "step": revealed, "revealed": revealed}
+        readings = itertools.product(("total_effect", "sequential"), enumerate(("t1", "between", "t2")))
+        for reading, (revealed, stage) in readings:
+            labels = {"fact": fact, "reading": reading, "stage": stage, "step": revealed, "revealed": revealed}
             labels |= {"remaining": 3 - revealed}
             rows += [labels | {"corrupted": "neither", "value": -1.0}]
             rows += [labels | {"corrupted": "subject", "value": -21.0 + 9 * revealed - number}]
@@ -90,6 +91,34 @@ def make_time_values(facts, *, diffusion=True, layers=2, steps=4):
                         rows += [labels | {"stage": stage, "value": value}]
     columns = ["fact", "reading", "corrupted", "kind", "layer", "stage", "step", "revealed", "remaining", "value"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def make_lens_values(facts, *, layers=3, steps=5):
+    """Values as `readouts.read_layers` returns them: two tokens, revealed last, that only the last layer can read."""
+    rows = [
+        (fact, token, steps - 2 + token, step, layer, (layer + 1) / layers * (0.4 + 0.6 * step / steps))
+        for fact, token, step, layer in itertools.product(facts, (0, 1), range(steps), range(layers))
+        if step <= steps - 2 + token
+    ]
+    return pd.DataFrame(rows, columns=["fact", "token", "revealed", "step", "layer", "probability"])
+
+
+def make_head_values(facts, *, layers=3, heads=2):
+    """Values as `readouts.measure_heads` returns them: head 0 of layer 0 recovers half of the total effect."""
+    rows = [
+        (fact, layer, head, 5.0 if layer == head == 0 else 0.0, 10.0 + number)
+        for (number, fact), layer, head in itertools.product(enumerate(facts), range(layers), range(heads))
+    ]
+    return pd.DataFrame(rows, columns=["fact", "layer", "head", "effect", "total"])
+
+
+def make_attribution_values(facts):
+    """Values as `readouts.measure_attribution` returns them: the estimate is worse at later steps."""
+    rows = [
+        (fact, stage, 0.9 - 0.2 * i - number / 50, 0.2 * (1 + i), 20.0)
+        for (number, fact), (i, stage) in itertools.product(enumerate(facts), enumerate(("t1", "between", "t2")))
+    ]
+    return pd.DataFrame(rows, columns=["fact", "stage", "correlation", "missed", "cost"])
 
 
 assert set(SOME_ROLES) <= set(ROLES)

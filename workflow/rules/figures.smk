@@ -46,7 +46,7 @@ OPTIONS = {
 SECTIONS, TABLES = registry.SECTIONS, registry.TABLES
 STAGE_TABLES = {
     "probe": ["probe"],
-    "tracing": ["causal_trace", "traced_facts", "trace_maps", "time"],
+    "tracing": ["causal_trace", "traced_facts", "trace_maps", "time", "logit_lens", "attention_heads", "attribution"],
     "keyvalue": ["keyvalue", "symmetry", "symmetry_pca", "symmetry_spectra"],
     "rank_one_edits": ["rank_one_edits"],
     "finetuned_edits": ["finetuned_edits", "gradients"],

@@ -27,15 +27,12 @@ rule complete:
 
 
 rule score:
-    """Recall by denoising steps in both conventions, and its differences between families, steps and directions."""
+    """Recall by denoising steps, and its differences between families, steps and directions."""
     input:
         completions=expand("<results>/completions/{trained}.jsonl", trained=TRAINED),
-        smdm=shipped("paper/table3.csv"),
         code=library("score"),
     output:
         steps="<results>/tables/step_scaling.csv",
-        by_training="<results>/tables/step_scaling_by_training_direction.csv",
-        by_question="<results>/tables/step_scaling_by_question_direction.csv",
         differences="<results>/tables/recall_differences.csv",
     log:
         "<results>/logs/score.log",
@@ -47,7 +44,6 @@ rule score:
     params:
         splits=RECALL_SPLITS,
         families=FAMILIES,
-        with_smdm=DATA["source"] == "berglund",
     script:
         "../scripts/score.py"
 

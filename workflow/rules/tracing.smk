@@ -3,7 +3,7 @@
 
 rule trace:
     """Corrupt the subject and restore one site at a time, a file per fact; corrupt the subject at some of the steps and
-    measure recall."""
+    measure recall; read answers out of every layer."""
     input:
         model=require_mask_model,
         rows=expand("<results>/data/{split}.jsonl", split=TRACED_SPLITS),
@@ -46,6 +46,9 @@ rule aggregate:
         effects="<results>/tables/causal_trace.csv",
         maps="<results>/tables/trace_maps.csv",
         time="<results>/tables/time.csv",
+        lens="<results>/tables/logit_lens.csv",
+        heads="<results>/tables/attention_heads.csv",
+        attribution="<results>/tables/attribution.csv",
         facts="<results>/tables/traced_facts.csv",
     log:
         "<results>/logs/aggregate.log",

@@ -1,7 +1,5 @@
 """Make the tables of recall from completions."""
 
-import pandas as pd
-
 from reversal.common import files, jobs
 from reversal.figures import read
 from reversal.recall import files as completion_files
@@ -11,9 +9,5 @@ with jobs.job(snakemake):
     params, output = snakemake.params, snakemake.output
     completions = read.read_runs(completion_files.read, snakemake.input.completions)
     completions = completions[completions.split.isin(params.splits)]  # the others are for tracing
-    smdm = pd.read_csv(snakemake.input.smdm) if params.with_smdm else None
-    scaling = recall_tables.step_scaling(completions)
-    files.write_table(scaling, output.steps)
-    files.write_table(recall_tables.by_training_direction(scaling, smdm), output.by_training)
-    files.write_table(recall_tables.by_question_direction(scaling, smdm), output.by_question)
+    files.write_table(recall_tables.step_scaling(completions), output.steps)
     files.write_table(recall_tables.differences(completions, params.families), output.differences)

@@ -8,6 +8,7 @@ from reversal.models import network
 from reversal.recall import files as completion_files
 from reversal.recall.sampling import Sampling
 from reversal.tracing import files as trace_files
+from reversal.tracing import readouts
 from reversal.tracing.study import Tracing, trace_split
 from reversal.tracing.time import Timing, measure_timing
 
@@ -21,5 +22,11 @@ with jobs.job(snakemake) as job:
         split, rows = Path(file).stem, facts.read(file)
         answers = completion_files.select_completions(completions, split=split, steps=steps)
         questions, traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
-        values = measure_timing(net, tokenizer, questions, traces, sampling, steps, timing)
-        trace_files.write(traces, outcomes, values, Path(snakemake.output[0]) / split)
+        tables = {
+            "outcomes": outcomes,
+            "time": measure_timing(net, tokenizer, questions, traces, sampling, steps, timing),
+            "lens": readouts.read_layers(net, questions),
+            "heads": readouts.measure_heads(net, questions),
+            "attribution": readouts.measure_attribution(net, questions, traces),
+        }
+        trace_files.write(traces, tables, Path(snakemake.output[0]) / split)

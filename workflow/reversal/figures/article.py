@@ -52,20 +52,30 @@ def _add_paragraph(sheet, text, x=MARGIN, *, lines=3, **options):
         sheet.text(x, sheet.y, "".join(part for part, _ in line), mono=True, size=NOTE + 0.5, **options)
 
 
+def choose_person(completions, *, models):
+    """{(family, split): completion} of the person of `first_screen`; None if nobody was asked in both directions."""
+    return choose_example(
+        {
+            family: rows[(rows.seed == rows.seed.iloc[0]) & rows.split.isin(FORWARD_REVERSE["p2d"])]
+            for family, rows in _select_families(completions, models).items()
+        }
+    )
+
+
+def _select_families(completions, models):
+    """{family: completions of its first model, with the most steps}, of families that have any."""
+    own = {family: completions[completions.model == first_model(models, family)] for family in FAMILIES}
+    return {family: select_most_steps(rows) for family, rows in own.items() if len(rows)}
+
+
 @styled
 def first_screen(completions, *, models):
     """One person asked forward and in reverse, the answer of a model of each family, and its recall in reverse.
 
     `completions` is the table of all models; `models` is {name: family}.
     """
-    by_family = {family: completions[completions.model == first_model(models, family)] for family in FAMILIES}
-    by_family = {family: select_most_steps(rows) for family, rows in by_family.items() if len(rows)}
-    example = choose_example(
-        {
-            family: rows[(rows.seed == rows.seed.iloc[0]) & rows.split.isin(FORWARD_REVERSE["p2d"])]
-            for family, rows in by_family.items()
-        }
-    )
+    by_family = _select_families(completions, models)
+    example = choose_person(completions, models=models)
     if not example:
         return draw_empty("Nobody was asked in both directions.")
     looks = choose_looks(models)

@@ -2,10 +2,8 @@
 
 from .sheet import BOX, MARGIN, Sheet
 from .style import (
-    FAINT,
     GREEN,
     INK,
-    PALE,
     POINTS,
     SMALL,
     VERMILLION,
@@ -16,21 +14,20 @@ from .style import (
     styled,
 )
 
-RUNS = {"this": "this run", "seeds": "five seeds", "published": "published"}
-# {verdict: its colour, the colour of its word}
-COLORS = {
-    "holds": ("#cfe8dc", GREEN),
-    "fails": (VERMILLION, "white"),
-    "inconclusive": ("#fde3c8", INK),
-    "not measured": (PALE, FAINT),
+RUNS = {"this": "this run", "published_blocks": "pub. blocks"}
+# {verdict: the colour of its box, of its word, and a sign for those who see no colours}
+LOOKS = {
+    "holds": ("#cfe8dc", GREEN, "✓"),
+    "inconclusive": ("#fde3c8", INK, "?"),
+    "fails": (VERMILLION, "white", "✗"),
 }
-WIDTH = 52  # of a column, in points
+WIDTH = 60  # of a box, in points
 LETTER = 0.53  # mean width of a letter of the proportional type, in sizes
 
 
 @styled
 def claims(table, claim_list):
-    """A row for each claim of `claim_list`, a column for each run of `table`, and the verdict in each cell.
+    """A row for each claim of `claim_list`, with a box for each run of `table` that measures it.
 
     A claim about runs that have not been made yet, because it was written down first, has no row.
     """
@@ -39,24 +36,33 @@ def claims(table, claim_list):
     runs, verdicts = list(dict.fromkeys(table.run)), table.set_index(["claim", "run"]).verdict
     claim_list = [claim for claim in claim_list if not claim.get("runs") or {*claim["runs"]} & {*runs}]
     sheet = Sheet()
-    left = POINTS - MARGIN - WIDTH * len(runs)
-    sheet.y += 10
-    for i, run in enumerate(runs):
-        sheet.text(left + (i + 0.5) * WIDTH, sheet.y, RUNS.get(run, run), ha="center", size=SMALL, fontweight="bold")
-    sheet.y += 5
-    room = int((left - MARGIN - 4) / (LETTER * SMALL))
+    for i, verdict in enumerate(LOOKS):
+        _draw_box(sheet, MARGIN + i * WIDTH, verdict, verdict)
+    sheet.y += BOX + 8
+    per_line = int((POINTS - 2 * MARGIN) / WIDTH)
     for claim in claim_list:
-        sheet.text(MARGIN, sheet.y + 11, elide(claim.get("short", claim["id"].replace("-", " ")), room), size=SMALL)
-        for i, run in enumerate(runs):
-            verdict = verdicts[claim["id"], run]
-            fill, ink = COLORS[verdict]
-            sheet.box(left + i * WIDTH, sheet.y, WIDTH - 2, BOX, facecolor=fill, edgecolor="none")
-            word = "–" if verdict == "not measured" else verdict
-            sheet.text(left + (i + 0.5) * WIDTH - 1, sheet.y + 10.5, word, ha="center", size=SMALL, color=ink)
-        sheet.y += BOX + 2
-    counts = {run: verdicts.xs(run, level="run").value_counts() for run in runs}
+        label = elide(claim.get("short", claim["id"].replace("-", " ")), int((POINTS - WIDTH) / LETTER / SMALL))
+        sheet.text(MARGIN, sheet.y + 11, label, size=SMALL)
+        measured = [run for run in runs if verdicts[claim["id"], run] in LOOKS]
+        beside = int((POINTS - 2 * MARGIN - LETTER * SMALL * len(label)) / WIDTH)
+        lines = [measured[:beside]]
+        lines += [measured[i : i + per_line] for i in range(beside, len(measured), per_line)]
+        for line in lines:
+            left = POINTS - MARGIN - WIDTH * len(line)
+            for i, run in enumerate(line):
+                _draw_box(sheet, left + i * WIDTH, RUNS.get(run, run), verdicts[claim["id"], run])
+            sheet.y += BOX + 2
+    measured = verdicts[verdicts.isin(list(LOOKS))]
+    counts = {run: rows.value_counts() for run, rows in measured.groupby(level="run", sort=False)}
     said = "; ".join(
-        f"{RUNS.get(run, run)}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts[run].items())
-        for run in runs
+        f"{RUNS.get(run, run)}: " + ", ".join(f"{count} {verdict}" for verdict, count in found.items())
+        for run, found in counts.items()
     )
     return Drawing(sheet.finish(), {"claims": pluralize(len(claim_list), "claim"), "verdicts": said})
+
+
+def _draw_box(sheet, x, word, verdict):
+    """A box in the colour of a verdict, with its sign and a word."""
+    fill, ink, sign = LOOKS[verdict]
+    sheet.box(x, sheet.y, WIDTH - 2, BOX, facecolor=fill, edgecolor="none")
+    sheet.text(x + WIDTH / 2 - 1, sheet.y + 10.5, f"{sign} {word}", ha="center", size=SMALL, color=ink)

@@ -181,10 +181,10 @@ FIGURES = {
         inputs=("traces",),
         title="Causal trace of one fact",
         section="Causal tracing",
-        caption="""Nats of the answer recovered by restoring the hidden state of one token after one layer, at the step
-        that reveals the first answer token (t1), half way, and at the step that reveals the last (t2). Each row is a
-        model and a direction, with its own colour scale; above each panel is the total effect of corrupting the
-        subject.""",
+        caption="""Nats of the answer recovered by restoring the hidden state of one token after one layer, from the
+        step that reveals the first answer token (t1), half way, and at the step that reveals the last (t2). In both
+        families each answer token is scored given those before it. Each row is a model and a direction, with its own
+        colour scale; above each panel is the total effect of corrupting the subject.""",
         alt="""Heat maps of the causal traces of {facts}, tokens by layers, a panel for each denoising step and a row
         for each of {ways} combinations of model and question: nats of the answer recovered when one {kind} is
         restored.""",
@@ -197,7 +197,8 @@ FIGURES = {
         caption="""Share of the total effect of corrupting the subject that is recovered at t1, when no answer token is
         visible yet, by restoring a hidden state or the output of an MLP or attention module, by token role and layer;
         dark is sufficient. Rows for all subject tokens and for the answer positions restore all of them together; roles
-        of the subject have a star, and grey marks roles that too few facts have.""",
+        of the subject have a star, and grey marks roles that too few facts have. Total effects in nats, above, score
+        each answer token given those before it.""",
         alt="""Heat maps of the share of the total effect of corrupting the subject that is recovered when no answer
         token is visible, by token role and layer, side by side for {columns}. Roles that recover next to nothing:
         {idle}. Largest for hidden states: {state}. For MLPs: {mlp}. For attention: {attn}.""",
@@ -239,15 +240,52 @@ FIGURES = {
         {questions}.""",
         needs=("diffusion", "trained"),
     ),
+    "attention_heads": Figure(
+        function="lens.attention_heads",
+        inputs=("attention_heads",),
+        title="Single attention heads",
+        section="Causal tracing",
+        caption="""Share of the total effect of corrupting the subject that one attention head recovers, restored at the
+        answer positions alone, at t1. A dark cell is a head that brings the answer there by itself; several pale ones
+        in a layer share the work.""",
+        alt="""Heat maps of attention heads by layers: the share of the total effect that one head recovers at the
+        answer positions. Largest: {largest}.""",
+    ),
+    "logit_lens": Figure(
+        function="lens.logit_lens",
+        inputs=("logit_lens",),
+        title="The answer read out of every layer and step",
+        section="Causal tracing",
+        caption="""Logit lens: the probability that each layer, read out as if it were the last, gives to the answer
+        tokens that are still masked, at every denoising step; means over facts. Below each map, a row for every token
+        of the answer, in the order of writing: when the last layer first gives it half of the probability (hollow), and
+        when it is revealed (filled).""",
+        alt="""Heat maps of the probability of the answer, layers by denoising steps, each with dots below for the steps
+        at which each token is readable and revealed: {tests}.""",
+        needs=("diffusion",),
+    ),
+    "attribution": Figure(
+        function="lens.attribution",
+        inputs=("attribution",),
+        title="Attribution patching against the exact trace",
+        section="Causal tracing",
+        caption="""How well attribution patching, which estimates all effects of hidden states from one gradient,
+        agrees with the exact trace, at the steps that reveal the first (t1) and the last token of the answer (t2) and
+        half way. Left, the rank correlation over all states; right, the share of the ten states with the largest
+        effects that are not among the estimate's ten; with 95% intervals over facts.""",
+        alt="""Two line plots over the steps t1, between and t2, a line for each model and test: the rank correlation
+        of estimated and exact effects, and the share of the strongest states that the estimate misses. {agreement}.""",
+    ),
     "handover": Figure(
         function="tracing.handover",
         inputs=("time",),
         title="Handover from the subject to the answer",
         section="Causal tracing",
-        caption="""Nats that the answer tokens still masked lose, with 95% intervals over facts, when the subject is
+        caption="""Nats that the answer tokens still to come lose, with 95% intervals over facts, when the subject is
         corrupted, when the answer tokens already revealed are replaced or masked, and when both are. Where the lines
-        cross, the answer's own tokens take over from the subject. A point needs at least half of the facts.""",
-        alt="""Line plots with intervals of the nats that the answer tokens still masked lose when the subject is
+        cross, the answer's own tokens take over from the subject. Where both families are drawn, each token is scored
+        given those before it; a point needs at least half of the facts.""",
+        alt="""Line plots with intervals of the nats that the answer tokens still to come lose when the subject is
         corrupted, when tokens already revealed are replaced or masked, and when both are, against the number of answer
         tokens revealed: {courses}.""",
         needs=("diffusion",),
@@ -296,11 +334,11 @@ FIGURES = {
         inputs=("symmetry_pca", "symmetry"),
         title="A concept as subject and as answer",
         section="Symmetry of keys and values",
-        caption="""Each name and each description twice, in the first two principal components of both: filled, what
-        the MLP puts out for its key as subject; hollow, its value as answer (before fine-tuning, when nothing has a
-        value, the MLP's output at the answer positions). Lines join the two; in one representation they would be as
-        short as in the first row, which shows the filled points from two halves of the templates. Each panel has the
-        debiased CKA of its two sets and the ceiling of that, from two halves of the templates.""",
+        caption="""Each name and each description twice, in the first two principal components of both: filled, what the
+        MLP puts out for its key as subject; hollow, its value as answer (where none was found, as before fine-tuning,
+        the MLP's output at the answer positions). Lines join the two; in one representation they would be as short as
+        in the first row, which shows the filled points from two halves of the templates. Each panel has the debiased
+        CKA of its two sets and the ceiling of that, from two halves of the templates.""",
         alt="""Scatter plots of names and of descriptions, with a line between the two points of each; first of one
         output measured twice, then of each model. Debiased CKA, each of its ceiling: {similarities}.""",
         needs=("trained",),
@@ -351,10 +389,10 @@ FIGURES = {
         inputs=("storage_tests",),
         title="Tests of storage on networks of known storage",
         section="Shared or separate storage",
-        caption="""What each test of shared storage shows: squares, on networks that compute the same function and store
-        each fact twice (white), once (black), or half of it once (pale); coloured, on the models, with 95% intervals
-        over facts and seeds. Power: how often a network of shared storage with 30 facts is told from one of separate
-        storage.""",
+        caption="""What each test shows: black and white, on networks that compute the same function and store each fact
+        once (black), twice (white), or half of them once (pale); in colour, on the models, with 95% intervals over
+        facts and seeds. A test is worth something where black and white lie apart. Power: how often a network with 30
+        facts in shared storage is told from one with separate storage.""",
         alt="""Two dot plots, one for each direction that is edited, a row for each test: the share of the change that
         transfers to the other direction. {transfer}.""",
         is_default=False,
@@ -482,9 +520,9 @@ FIGURES = {
         inputs=("claims", "claim_list"),
         title="Claims and runs",
         section="Claims",
-        caption="""The claims of the article in this run and in the reference runs. A claim holds where the whole 95%
-        interval lies within its bounds, fails where the whole interval lies outside, and is inconclusive otherwise; a
-        dash marks what a run does not measure.""",
+        caption="""The claims of the article, with a box for this run and each reference run that measures them. A claim
+        holds where the whole 95% interval lies within its bounds, fails where the whole interval lies outside, and is
+        inconclusive otherwise.""",
         alt="""A table of {claims} and the runs that test them. {verdicts}.""",
         options=(),
     ),
@@ -502,6 +540,9 @@ TABLES = {
     "traced_facts": Table("Traced facts", "How many facts were traced in each test, and why others were not."),
     "trace_maps": Table("Maps of traces", "Correlations between maps of effects: corruptions, halves and directions."),
     "time": Table("Effects over steps", "What answer tokens depend on at each denoising step."),
+    "logit_lens": Table("Logit lens", "Probability of answer tokens by layer and step; when they can be read."),
+    "attention_heads": Table("Attention heads", "Effects of restoring single heads at the answer positions."),
+    "attribution": Table("Attribution patching", "Agreement of gradients with exact traces, by denoising stage."),
     "keyvalue": Table("Values", "Outcome of the optimisation of each value v*."),
     "symmetry": Table("Similarity", "Similarity of forward and reverse representations, with ceilings."),
     "symmetry_pca": Table("Principal components", "Concepts as subject and as answer in their first two components."),

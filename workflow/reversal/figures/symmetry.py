@@ -197,7 +197,7 @@ def symmetry_pca(points, table, *, models):
     style = {"color": INK, "linestyle": "", "marker": "o", "markersize": 4}
     handles = {
         "as subject: the MLP's output for its key": Line2D([], [], **style),
-        "as answer: its value": Line2D([], [], **style, markerfacecolor="white"),
+        "as answer: its value, or else the MLP's output": Line2D([], [], **style, markerfacecolor="white"),
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=1)
     return Drawing(figure, {"similarities": "; ".join(described)})

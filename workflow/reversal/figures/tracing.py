@@ -105,7 +105,8 @@ def _draw_maps(panels, corruption, kind):
     """A figure with a row of maps, one for each step, for each (title, note, trace) of `panels`."""
     sheet = Sheet()
     for title, note, trace in panels:
-        effects = trace.indirect_effects(corruption, kind)
+        score = trace.comparable_score(corruption, kind)
+        effects = trace.indirect_effects(corruption, kind, score=score)
         sheet.heading(title, note)
         places = choose_places(trace)
         height = PITCH * len(places)
@@ -118,7 +119,8 @@ def _draw_maps(panels, corruption, kind):
             labels = [_label_place(trace, column, place) for place in places]
             axes.set_yticks(range(len(places)), labels, family="monospace")
             axes.axhline(len(places) - 2.5, color=FAINT, linewidth=0.7)
-            sheet.text(MARGIN + column * width + 4, sheet.y - 6, _step_title(trace, column, corruption), size=SMALL)
+            step_title = _step_title(trace, column, corruption, score)
+            sheet.text(MARGIN + column * width + 4, sheet.y - 6, step_title, size=SMALL)
         sheet.y += height + 30
         bar = sheet.figure.colorbar(image, cax=sheet.panel(MARGIN + GUTTER, sheet.y, 180, 8), orientation="horizontal")
         bar.outline.set_visible(False)
@@ -158,8 +160,8 @@ def _label_place(trace, step, place):
     return shown_token(trace.metadata["tokens"][place], 10) + ("*" if "subject" in role else "")
 
 
-def _step_title(trace, step, corruption):
-    total = trace.total_effect(corruption)[step]
+def _step_title(trace, step, corruption, score):
+    total = trace.total_effect(corruption, score)[step]
     return f"{trace.stages()[step]}, step {trace.steps[step] + 1}: total effect {number(total)} nats"
 
 
@@ -195,12 +197,12 @@ def trace_average(table, *, models):
 
     `table` is causal_trace.csv. As in the figures below, the first of several seeds is drawn.
     """
-    totals = _select_t1(table[table.kind == "total"], models, "scores")[0]
+    totals = _select_t1(table[table.kind == "total"], models, "scores", score="sequential")[0]
     table, columns = _select_t1(table, models, "recovered")
     kinds = [kind for kind in KINDS if kind in set(table.kind)]
     if not columns or not kinds:
         return draw_empty(NO_TRACES)
-    tables = [_select_panel(table, panel) for panel in columns]
+    tables = [select_panel(table, panel) for panel in columns]
     # Roles without effects are listed, not drawn.
     largest = table[table.kind.isin(kinds)].groupby("role")["mean"].max()
     present = [role for role in ROLES if role in largest.index]
@@ -218,7 +220,7 @@ def trace_average(table, *, models):
             axes.tick_params(axis="y", labelleft=axes is axes_row[0])
         axes_row[0].set_ylabel(KINDS[kind], fontweight="bold")
     for axes, panel, rows in zip(grid[0], columns, tables, strict=True):
-        total = _select_panel(totals, panel)["mean"]
+        total = select_panel(totals, panel)["mean"]
         note = f"\ntotal effect {number(total.iloc[0], 1)} nats" if len(total) else ""
         title = panel.title.replace(": ", "\n").replace(", ", ",\n")
         axes.set_title(f"{title}\n{_count_facts(rows)}{note}")
@@ -233,10 +235,10 @@ def trace_average(table, *, models):
     return Drawing(figure, dict.fromkeys(KINDS, "not traced") | peaks | alt_values)
 
 
-def _select_t1(table, models, *readings):
+def _select_t1(table, models, *readings, score="log_probability"):
     """The rows at t1, in nats, of the leading corruption and the first seed; and the panels for them."""
     corruption = vocabulary.choose_corruption(table.corruption)
-    table = table[(table.corruption == corruption) & (table.score == "log_probability")]
+    table = table[(table.corruption == corruption) & (table.score == score)]
     table = table[(table.seed == table.seed.min()) & (table.stage == vocabulary.STAGES[0])]
     table = table[table.reading.isin(readings)]
     if readings in (("recovered",), ("indirect",)) and len(table):
@@ -246,7 +248,7 @@ def _select_t1(table, models, *readings):
     return table, choose_panels(set(zip(table.model, table.split, strict=True)), models)
 
 
-def _select_panel(table, panel):
+def select_panel(table, panel):
     return table[(table.model == panel.model) & (table.split == panel.split)]
 
 
@@ -320,7 +322,7 @@ def trace_necessity(table, *, models):
     figure, handles, shares = new_figure(210), {}, []
     grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
     for axes, panel in zip(grid[0], columns, strict=True):
-        panel_rows = _select_panel(table, panel)
+        panel_rows = select_panel(table, panel)
         for (role, reading), (label, look) in NECESSITY.items():
             rows = panel_rows[(panel_rows.role == role) & (panel_rows.reading == reading)]
             if len(rows):
@@ -349,7 +351,7 @@ def trace_windows(table, *, models):
     window_looks = [(SKY, "o", "-"), (BLUE, "s", "--"), ("#003f66", "^", ":")]
     for axes_row, kind in zip(grid, kinds, strict=True):
         for axes, panel in zip(axes_row, columns, strict=True):
-            rows = _select_panel(table, panel)
+            rows = select_panel(table, panel)
             rows = rows[rows.kind == kind]
             for window, look in zip(sorted(rows.window.unique()), window_looks, strict=False):
                 label = pluralize(window, "layer") + (" together" if window > 1 else "")
@@ -359,7 +361,7 @@ def trace_windows(table, *, models):
                 window = pluralize(top.window, "layer")
                 shares.append(f"{panel.title}, {KINDS[kind]} {percent(top['mean'])} with {window}")
     for axes, panel in zip(grid[0], columns, strict=True):
-        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_count_facts(_select_panel(table, panel))}")
+        axes.set_title(f"{panel.title.replace(': ', chr(10))}\n{_count_facts(select_panel(table, panel))}")
     _label_curves(figure, grid, handles, "share recovered")
     _limit_shares(grid)
     for axes, kind in zip(grid[:, 0], kinds, strict=True):
@@ -427,7 +429,10 @@ def handover(table, *, models):
 
     `table` is time.csv, here and below. A point needs at least half of the facts.
     """
-    table = table[(table.reading == "total_effect") & table.revealed.notna() & (table.n > 1)]
+    reading = "sequential"
+    if reading not in set(table.reading):  # by the other score, families do not compare
+        reading, models = "total_effect", {name: kind for name, kind in models.items() if kind == "diffusion"}
+    table = table[(table.reading == reading) & table.revealed.notna() & (table.n > 1)]
     table = table[table.seed == table.seed.min()]
     revealed = table[table.corrupted == "revealed"]
     traced = set(zip(revealed.model, revealed.split, strict=True))
@@ -437,7 +442,7 @@ def handover(table, *, models):
     figure, handles, courses = new_figure(220), {}, []
     grid = figure.subplots(1, len(columns), squeeze=False, sharey=True)
     for axes, panel in zip(grid[0], columns, strict=True):
-        panel_rows = _select_panel(table, panel)
+        panel_rows = select_panel(table, panel)
         panel_rows = panel_rows[panel_rows.n >= panel_rows.n.max() / 2]
         for (corrupted, kind), (label, look) in TOTAL_EFFECTS.items():
             rows = panel_rows[panel_rows.corrupted == corrupted]

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def attach(pairs):
-    """Attach forward hooks, given as (module, function) pairs."""
+def attach(pairs, *, before=False):
+    """Attach forward hooks, given as (module, function) pairs: `before` the modules run, or after."""
     handles = []
     try:
         for module, function in pairs:
-            handles.append(module.register_forward_hook(function))
+            handles.append((module.register_forward_pre_hook if before else module.register_forward_hook)(function))
         yield
     finally:
         for handle in handles:
@@ -28,6 +28,11 @@ def record_outputs(modules):
     """Record the output of each of `modules`, {name: module}, in the dict {name: output} that this yields."""
     # A copy: some networks, like Falcon, add to their MLP's output in place.
     return _record(modules, lambda inputs, output: _states(output).clone())
+
+
+def keep_outputs(modules):
+    """The same without a copy, so that gradients by these outputs can be taken."""
+    return _record(modules, lambda inputs, output: _states(output))
 
 
 @contextmanager

@@ -347,6 +347,11 @@ def mlp(block):
     return _find_child(block, "mlp", "feed_forward", "ffn")
 
 
+def final_norm(net):
+    """The norm between the last block and the head."""
+    return _find_child(net.base_model, "norm", "ln_f", "final_layernorm", "final_layer_norm")
+
+
 def down_projection(block):
     """The output matrix of a block's MLP; its input is a ROME key, its output a ROME value."""
     return _find_child(mlp(block), "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "w2")

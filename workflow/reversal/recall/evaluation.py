@@ -56,7 +56,6 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
     ids           of prompt and completion
     revealed      of each token after the prompt: position, text, step, confidence; in the order of the steps
     remasked      of each token that was masked again: position, id, the step that revealed it, the step that masked it
-    corrections   of the answer's tokens: how many were remasked, turned from wrong to right, from right to wrong
     """
     examples = [tokens.encode(tokenizer, row) for row in rows]
     for i, example in enumerate(examples):
@@ -75,8 +74,8 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
         generated = [(None, row) for row in _complete_greedily(net, prompts, sampling, tokenizer.eos_token_id)]
     token_text = {}
     completions = []
-    for (row, example, prompt), (number, (ids, revealed, remasked)) in zip(
-        list(zip(rows, examples, prompts, strict=True)) * len(numbers), generated, strict=True
+    for (row, prompt), (number, (ids, revealed, remasked)) in zip(
+        list(zip(rows, prompts, strict=True)) * len(numbers), generated, strict=True
     ):
         generation = decode(tokenizer, ids)
         for _, token, _, _ in revealed:
@@ -98,7 +97,6 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
                 "prompt_tokens": len(prompt),
                 "ids": [*prompt, *ids],
                 "remasked": remasked,
-                "corrections": _count_corrections(example, [*prompt, *ids], remasked),
             }
         )
     return completions
@@ -107,13 +105,6 @@ def complete_split(net, tokenizer, rows, sampling, *, split, steps=None):
 def _diffusion_module(net):
     """The module for the noise of a diffusion network."""
     return masked if network.noise(net) == "mask" else noised
-
-
-def _count_corrections(example, ids, remasked):
-    """How many answer tokens were remasked, how many of these turned from wrong to right, and from right to wrong."""
-    in_answer = [(position, token) for position, token, _, _ in remasked if position in range(*example.answer)]
-    right = [(token == example.ids[position], ids[position] == example.ids[position]) for position, token in in_answer]
-    return [len(in_answer), right.count((False, True)), right.count((True, False))]
 
 
 def _list_trajectories(denoised, prompts):

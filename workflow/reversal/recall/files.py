@@ -8,7 +8,7 @@ from ..common.files import atomic
 
 COLUMNS = (
     *("fact", "split", "steps", "prompt", "reference", "generation", "correct", "revealed"),
-    *("prompt_tokens", "ids", "remasked", "template", "corrections"),
+    *("prompt_tokens", "ids", "remasked", "template"),
 )
 
 

@@ -22,9 +22,8 @@ def make_table(completions, comparisons, histories, training, control_facts):
 
     `completions`, `comparisons` and `histories` have the columns model and seed; `training` is {model: the columns that
     say how it was trained}; `control_facts` are the ids of the control people's facts. Rows of facts whose subject was
-    `protected` are apart from the others. Intervals are over facts and templates; `seed_low` and `seed_high` are the
-    lowest and highest accuracy of a seed. `log_likelihood` is that of the right answer in nats, `log_ratio` what it
-    exceeds a wrong answer's by. Of the remasked tokens (`changed`), `better` became right and `worse` wrong.
+    `protected` are apart from the others. Intervals are over facts and templates. `log_likelihood` is that of the right
+    answer in nats, `log_ratio` what it exceeds a wrong answer's by.
     """
     completions, comparisons = (_mark_protected(rows, training, control_facts) for rows in (completions, comparisons))
     costs = histories.groupby(["model", "seed"])[["rows", "flops"]].sum().groupby("model").mean()
@@ -38,19 +37,15 @@ def make_table(completions, comparisons, histories, training, control_facts):
         accuracy = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
         log_ratio = contrasts.mean(_sample(pairs, pairs.right - pairs.wrong))
         preferred = contrasts.mean(_sample(pairs, pairs.right > pairs.wrong), contrasts.SHARES)
-        by_seed = rows.groupby("seed").correct.mean()
-        changed, better, worse = (sum(counts) for counts in zip(*rows.corrections, strict=True))
         records.append(
             {"model": model, **training[model], **costs.loc[model].to_dict()}
             | {"split": split, "answer_type": SPLITS[split].answer_type, "trained": SPLITS[split].trained}
             | {"protected": protected}
-            | {"steps": steps, "seeds": len(by_seed), "n": len(rows), "facts": rows.fact.nunique()}
+            | {"steps": steps, "seeds": rows.seed.nunique(), "n": len(rows), "facts": rows.fact.nunique()}
             | {"accuracy": accuracy.estimate, "ci_low": accuracy.low, "ci_high": accuracy.high}
-            | {"seed_low": by_seed.min(), "seed_high": by_seed.max()}
             | {"kind": pairs.kind.iloc[0], "log_likelihood": pairs.right.mean()}
             | {"log_ratio": log_ratio.estimate, "log_ratio_low": log_ratio.low, "log_ratio_high": log_ratio.high}
             | {"preferred": preferred.estimate, "preferred_low": preferred.low, "preferred_high": preferred.high}
-            | {"changed": changed, "better": better, "worse": worse}
         )
     table = pd.DataFrame(records)
     whole_numbers = {name: "Int64" for name in ("steps", "block") if name in table}

@@ -1,29 +1,17 @@
-"""Tables of recall and likelihood: accuracy, BLEU, and differences between models. They need no network.
+"""Tables of recall and likelihood: accuracy, and differences between models. They need no network.
 
-Every interval is over facts and templates (`contrasts`). Accuracies are between 0 and 1 in long tables and in percent
-in wide ones; both kinds of BLEU run from 0 to 100.
+Every interval is over facts and templates (`contrasts`).
 """
 
 import math
-from collections import Counter
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
-import sacrebleu
 
 from ..common import contrasts
 from ..data.facts import ANY_SPLIT, KNOWN, SPLITS
 
 TABLE_SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
-BY_TRAINING = {split: f"{split} ({SPLITS[split].file})" for split in TABLE_SPLITS}
-# SMDM's evaluation names a split by its question: those that ask for the name are DescriptionToName.
-BY_QUESTION = {
-    split: f"{question} {SPLITS[split].trained} ({SPLITS[split].file})"
-    for question, answer_type in (("DescriptionToName", "name"), ("NameToDescription", "description"))
-    for split in sorted(TABLE_SPLITS, key=lambda split: SPLITS[split].trained, reverse=True)
-    if SPLITS[split].answer_type == answer_type
-}
 FAMILY_PAIR = ("diffusion", "autoregressive")
 # {(split in the same direction as training, split in the reverse direction): what they share}.
 REVERSALS = {
@@ -34,78 +22,17 @@ REVERSALS = {
 } | {tuple(KNOWN): "people"}
 
 
-def char_bleu(reference, generation):
-    """BLEU of one sentence over characters, both sides lower-cased and stripped.
-
-    SMDM passes strings, not lists of words, to nltk's `sentence_bleu`, which then scores 1- to 4-grams of characters,
-    unsmoothed, with brevity penalty. SMDM reports the mean over sentences.
-    """
-    reference, generation = reference.strip().lower(), generation.strip().lower()
-    log_precision = 0.0
-    for n in range(1, 5):
-        expected, generated = _count_ngrams(reference, n), _count_ngrams(generation, n)
-        shared = (expected & generated).total()
-        if not shared:
-            return 0.0
-        log_precision += math.log(shared / generated.total()) / 4
-    brevity = min(0.0, 1 - len(reference) / len(generation))
-    return 100 * math.exp(brevity + log_precision)
-
-
-def _count_ngrams(string, n):
-    return Counter(string[i : i + n] for i in range(len(string) - n + 1))
-
-
 def step_scaling(completions):
-    """Recall per model, seed, split and number of steps, with its interval.
-
-    `bleu` is sacrebleu's corpus score of a split, over words and punctuation. Its order is the effective one, since
-    names have only two words.
-    """
-    bleu = sacrebleu.BLEU(effective_order=True)
+    """Recall per model, seed, split and number of steps, with its interval; `file` is the split's published name."""
     records = []
     for (name, seed, split, steps), rows in _group_by(completions, "model", "seed", "split", "steps"):
         accuracy = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
-        pairs = list(zip(rows.reference, rows.generation, strict=True))
-        references, generations = ([side.strip() for side in sides] for sides in zip(*pairs, strict=True))
         records.append(
             _key_columns(name, seed, split)
             | {"steps": steps, "n": len(rows), "correct": int(rows.correct.sum())}
             | {"accuracy": accuracy.estimate, "ci_low": accuracy.low, "ci_high": accuracy.high}
-            | {"char_bleu": float(np.mean([char_bleu(*pair) for pair in pairs]))}
-            | {"bleu": bleu.corpus_score(generations, [references]).score}
         )
     return pd.DataFrame(records).astype({"steps": "Int64"})
-
-
-def by_training_direction(scaling, smdm=None):
-    """Recall in percent, averaged over seeds, with a column per split, named by the direction of training as here.
-
-    `smdm` (columns steps and the splits, in percent) adds a column of SMDM's values beside each of ours.
-    """
-    return _pivot(scaling, BY_TRAINING, smdm)
-
-
-def by_question_direction(scaling, smdm=None):
-    """The same table with columns named by the direction of the question, as SMDM does."""
-    return _pivot(scaling, BY_QUESTION, smdm)
-
-
-def _pivot(scaling, names, smdm):
-    """A row per model and number of steps; `names` are {split: column}."""
-    keys = ["model", "steps"]
-    mean = scaling.groupby(["model", "steps", "split"], sort=False, dropna=False).accuracy.mean() * 100
-    wide = mean.unstack("split").reset_index()
-    seeds = scaling.groupby(keys, sort=False, dropna=False).seed.nunique().rename("seeds").reset_index()
-    wide = wide.merge(seeds, on=keys, how="left")
-    columns = {"model": wide["model"], "steps": wide["steps"].astype("Int64"), "seeds": wide["seeds"]}
-    for split, name in names.items():
-        if split not in wide:
-            continue
-        columns[name] = wide[split]
-        if smdm is not None:
-            columns[f"{name}, SMDM"] = wide["steps"].map(smdm.set_index("steps")[split])
-    return pd.DataFrame(columns)
 
 
 class Condition(NamedTuple):

@@ -1,7 +1,5 @@
-"""Causal tracing: `trace_prompt` traces an answer, `trace` a sequence of tokens, `trace_heads` its attention heads."""
+"""Causal tracing: `trace_prompt` traces an answer, `trace` a sequence of tokens."""
 
 from ..common.public import public
 
-__getattr__, __dir__, __all__ = public(
-    __name__, trace_prompt="prompt", trace="engine", trace_heads="heads", draw_noise="engine"
-)
+__getattr__, __dir__, __all__ = public(__name__, trace_prompt="prompt", trace="engine", draw_noise="engine")

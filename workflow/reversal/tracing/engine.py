@@ -1,11 +1,12 @@
 """Causal tracing: corrupt the subject, restore one hidden state at a time, and measure how much of the answer returns.
 
 The conventions are ROME's. The *state* of layer l is the output of its block; `mlp` and `attn` restore the outputs of
-these modules over a window of layers around l. `answer` maps a position to the token whose probability is measured
-*there*: an autoregressive network predicts, at a position, the token after it; a masked diffusion network predicts the
-masked token itself.
+these modules over a window of layers around l, `head` the output of one attention head in layer l. `answer` maps a
+position to the token whose probability is measured *there*: an autoregressive network predicts, at a position, the
+token after it; a masked diffusion network predicts the masked token itself.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from ..common.errors import UserError
 from ..models import hooks, network
 from . import llama
 
-KINDS = ("state", "mlp", "attn")
+KINDS = ("state", "mlp", "attn", "head")
 SEVERABLE = ("mlp", "attn")
 DRAWS, SCALE = 10, 3.0  # of the noise, as in ROME; the scale is in standard deviations of the embeddings
 BYTES = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
@@ -49,7 +50,7 @@ class Runs(NamedTuple):
 
     clean: torch.Tensor  # (A,)
     corrupted: torch.Tensor  # (draws, A)
-    restored: torch.Tensor  # (draws, positions, layers, A)
+    restored: torch.Tensor  # (draws, positions, layers, A); for single heads (draws, positions · heads, layers, A)
 
 
 class Trace(NamedTuple):
@@ -84,10 +85,11 @@ def trace(
 
     The subject is corrupted by `noise` (draws, subject, D) on its embeddings, or by a `replacement`, as many tokens in
     its place: masks, or another subject. Without either, every call uses the same DRAWS of noise. The other arguments
-    are those of `restore`.
+    are those of `restore`. Heads are restored at all positions at once: their scores are (heads, layers).
     """
     corrupted = corrupt_subject(net, input_ids, subject, noise, replacement)
-    problem = Problem(embed(net, input_ids), corrupted, answer)
+    groups = [tuple(range(len(input_ids)))] if kind == "head" else None
+    problem = Problem(embed(net, input_ids), corrupted, answer, groups)
     [runs] = restore(net, [problem], kind=kind, window=window, severed=severed, precision=precision)
     return score_runs(runs)
 
@@ -178,7 +180,7 @@ def plan_windows(kind, window, severed, layers):
 def restore(net, problems, *, kind="state", window=1, severed=None, precision="float32"):
     """The `Runs` of each problem: by the fast engine for Llama-like networks, by hooks for any other.
 
-    kind: what is restored: "state", or the output of "mlp" or "attn" over `window` layers.
+    kind: what is restored: "state", the output of "mlp" or "attn" over `window` layers, or each "head" of attention.
     severed: "mlp" or "attn", with kind "state": in the layers above the restored state, at its position, these modules
         keep their corrupted outputs, so that no effect passes through them.
     precision: of the restored runs' matrix products: "float32", "tf32", "float16" or "bfloat16".
@@ -187,7 +189,9 @@ def restore(net, problems, *, kind="state", window=1, severed=None, precision="f
     plan = plan_windows(kind, window, severed, net.config.num_hidden_layers)
     device = net.get_input_embeddings().weight.device
     budget = Budget(BYTES.get(device.type, BYTES["cuda"]))
-    if llama.is_supported(net):
+    if kind == "head":
+        results = [_restore_heads(net, problem, budget) for problem in problems]
+    elif llama.is_supported(net):
         results = llama.restore(
             net, problems, kind=kind, plan=plan, severed=severed, precision=precision, budget=budget
         )
@@ -204,7 +208,7 @@ def _restore_by_hooks(net, problem, kind, plan, severed, budget):
     answer_position, token = torch.tensor(problem.answer_pairs(), device=embedded.device).T
     modules = {site: find_module(net, *site) for site in _list_sites(kind, severed, len(plan))}
     with hooks.record_outputs(modules) as outputs:
-        base = _log_probabilities(net, embedded, answer_position, token)
+        base = log_probabilities(net, embedded, answer_position, token)
     draws = len(problem.corrupted)
     groups = problem.position_groups()
     pairs = [(draw, group) for draw in range(draws) for group in groups]
@@ -223,10 +227,48 @@ def _restore_by_hooks(net, problem, kind, plan, severed, budget):
                 for site, source in sources
             ]
             with hooks.attach(patches):
-                restored[batch, layer] = _log_probabilities(net, embedded[corrupted], answer_position, token)
+                restored[batch, layer] = log_probabilities(net, embedded[corrupted], answer_position, token)
 
-        budget.run_batches([4 * (20 * embedded[0].numel() + 2 * len(token) * network.vocab(net))] * len(pairs), run)
+        budget.run_batches([_estimate_run_bytes(net, embedded, token)] * len(pairs), run)
     return base[0].cpu(), base[1:].cpu(), restored.unflatten(0, (draws, len(groups))).cpu()
+
+
+def _restore_heads(net, problem, budget):
+    """Like `_restore_by_hooks` for single heads, which are concatenated before the attention's output matrix."""
+    embedded = torch.cat([problem.clean[None], problem.corrupted])
+    answer_position, token = torch.tensor(problem.answer_pairs(), device=embedded.device).T
+    projections = dict(enumerate(map(network.attention_projection, network.layers(net))))
+    with hooks.record_inputs(projections) as inputs:
+        base = log_probabilities(net, embedded, answer_position, token)
+    shape = (len(problem.corrupted), len(problem.position_groups()), net.config.num_attention_heads, len(projections))
+    runs = list(itertools.product(*map(range, shape)))
+    restored = base.new_empty(len(runs), len(token))
+
+    def make_hook(layer, batch):
+        patched = [(row, group, head) for row, (_, group, head, at) in enumerate(runs[batch]) if at == layer]
+
+        def restore_heads(module, arguments):
+            changed, clean = (x.clone().unflatten(-1, (shape[2], -1)) for x in (arguments[0], inputs[layer][0]))
+            for row, group, head in patched:
+                positions = list(problem.position_groups()[group])
+                changed[row, positions, head] = clean[positions, head]
+            return (changed.flatten(-2), *arguments[1:])
+
+        return restore_heads
+
+    def run(batch):
+        corrupted = problem.corrupted[[draw for draw, *_ in runs[batch]]]
+        patches = [(projection, make_hook(layer, batch)) for layer, projection in projections.items()]
+        with hooks.attach(patches, before=True):
+            restored[batch] = log_probabilities(net, corrupted, answer_position, token)
+
+    budget.run_batches([_estimate_run_bytes(net, embedded, token)] * len(runs), run)
+    restored = restored.unflatten(0, shape).flatten(1, 2)
+    return base[0].cpu(), base[1:].cpu(), restored.cpu()
+
+
+def _estimate_run_bytes(net, embedded, token):
+    return 4 * (20 * embedded[0].numel() + 2 * len(token) * network.vocab(net))
 
 
 def _list_sites(kind, severed, layers):
@@ -239,7 +281,7 @@ def find_module(net, kind, layer):
     return {"state": lambda b: b, "mlp": network.mlp, "attn": network.attention}[kind](block)
 
 
-def _log_probabilities(net, embedded, position, token):
+def log_probabilities(net, embedded, position, token):
     """Log-probabilities (n, A) of `token` (A,) at `position` (A,), for embedded sequences (n, T, D)."""
     states = net.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state[:, position]
     logs = network.logits(net, states).float().log_softmax(-1)
@@ -268,8 +310,9 @@ def _check_arguments(net, problems, kind, window, severed, precision):
         raise UserError(f"severed is {severed!r} with kind {kind!r}; allowed: mlp or attn, with kind state")
     if precision not in llama.DTYPES:
         raise UserError(f"precision is {precision!r}; allowed: {', '.join(llama.DTYPES)}")
-    if precision != "float32" and not llama.is_supported(net):
-        raise UserError(f"precision is {precision!r}; allowed: float32 for a {type(net).__name__}")
+    if precision != "float32" and (kind == "head" or not llama.is_supported(net)):
+        traced = "single heads" if kind == "head" else f"a {type(net).__name__}"
+        raise UserError(f"precision is {precision!r}; allowed: float32 for {traced}")
     for problem in problems:
         if not problem.answer:
             raise UserError("answer is empty; it needs at least one token")

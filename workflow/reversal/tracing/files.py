@@ -13,8 +13,6 @@ from ..common.errors import UserError
 from ..common.files import atomic, write_table
 from .vocabulary import ROLES, WINDOWED_KINDS, choose_corruption
 
-OUTCOMES, TIME = "outcomes.csv", "time.csv"
-
 
 class FactTrace(NamedTuple):
     """The trace of one fact at S steps, P places and L layers.
@@ -38,6 +36,10 @@ class FactTrace(NamedTuple):
         `window` applies to the windowed kinds; None is the leading window.
         """
         return self.arrays.get(array_name(score, corruption, reading, kind, window or self.windows[0]))
+
+    def comparable_score(self, corruption, kind):
+        """The score in nats that compares between families, where a kind has it; else "log_probability"."""
+        return next(s for s in ("sequential", "log_probability") if self.scores(corruption, kind, score=s) is not None)
 
     def total_effect(self, corruption, score="log_probability"):
         """Total effects (S',) of corrupting the subject: clean − corrupted."""
@@ -87,8 +89,8 @@ def array_name(score, corruption, reading, kind, window):
     return f"{score}.{corruption}.{reading}.{kind}.{window if kind in WINDOWED_KINDS else 1}"
 
 
-def write(traces, outcomes, timing, folder):
-    """Write a file per fact, the table of outcomes and the `timing` table into `folder`; remove earlier traces."""
+def write(traces, tables, folder):
+    """Write a file per fact, and `tables` of measurements ({name: table}), into `folder`; remove earlier traces."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.safetensors"):
@@ -97,8 +99,8 @@ def write(traces, outcomes, timing, folder):
         header = {name: getattr(trace, name) for name in ("metadata", "steps", "roles", "kinds", "windows")}
         with atomic(folder / f"{trace.metadata['fact']}.safetensors") as file:
             file.write(safetensors.numpy.save(trace.arrays, {"trace": json.dumps(header, ensure_ascii=False)}))
-    write_table(outcomes, folder / OUTCOMES)
-    write_table(timing, folder / TIME)
+    for name, table in tables.items():
+        write_table(table, folder / f"{name}.csv")
 
 
 def read(folder):
@@ -106,14 +108,9 @@ def read(folder):
     return [_read_trace(file) for file in sorted(Path(folder).glob("*.safetensors"))]
 
 
-def read_outcomes(folder):
-    """Read the table of outcomes in a folder of traces."""
-    return pd.read_csv(Path(folder) / OUTCOMES)
-
-
-def read_time(folder):
-    """Read the timing table in a folder of traces."""
-    return pd.read_csv(Path(folder) / TIME)
+def read_table(folder, name):
+    """Read one of the tables in a folder of traces."""
+    return pd.read_csv(Path(folder) / f"{name}.csv")
 
 
 def _read_trace(path):

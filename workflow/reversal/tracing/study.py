@@ -7,6 +7,10 @@ answer tokens still masked there: at t1, of the whole answer. Guidance may shape
 conditional run of the network. An autoregressive network is given its own answer, each token of which is a step, and
 the score is the joint one of the tokens from there on, each given those before it: at t1, again of the whole answer.
 
+These two scores do not compare: masked tokens are scored as if they knew nothing of each other, so who is meant counts
+once for each. The score "sequential" compares: each token given those before it in both families, for a diffusion
+network in the order in which the clean completion revealed them, on the canvases of that completion.
+
 At t1 every kind is traced; at later steps only the hidden states, under the leading corruption.
 """
 
@@ -137,6 +141,25 @@ class AnsweredQuestion(NamedTuple):
             return canvas, [position for position in range(first, end) if canvas[position] == network.mask_id(net)]
         return self.ids[: end - 1], list(range(max(first, self.prompt + step), end))
 
+    def conditionals(self, net, start):
+        """(ids, positions) pairs for the answer tokens revealed from step `start` on, each given those before it.
+
+        For an autoregressive network one pair has them all. For a diffusion network each pair has one token, with the
+        canvas that the clean completion had when it revealed it; tokens of one step go by their confidence.
+        """
+        if not network.is_diffusion(net):
+            return [self.step_input(net, start)]
+        in_order = sorted(self.completion["revealed"], key=lambda token: (token[2], -token[3], token[0]))
+        pairs = []
+        for number, (position, _, step, _) in enumerate(in_order):
+            if step >= start and position in range(*self.answer):
+                canvas = canvas_before(self.completion, step, network.mask_id(net))
+                for other, _, other_step, _ in in_order[:number]:
+                    if other_step == step:
+                        canvas[other] = self.ids[other]
+                pairs.append((canvas, [position]))
+        return pairs
+
     def answer_pairs(self, net, positions, answer=None):
         """The (position of the prediction, token) pairs of the answer, or of another one, at some `positions`."""
         answer = self.ids[slice(*self.answer)] if answer is None else answer
@@ -229,21 +252,31 @@ def space_evenly(first, last, most):
 
 
 class ScorePlan(NamedTuple):
-    """The problems to run for one fact, and at each step which of their answer tokens make up the score.
+    """The problems to run for one fact, and at each step which of their answer tokens make up each score.
 
-    A score is a sum over some answer tokens of one problem, (problem, slice). `contrast` has that of the partner's
-    answer, or None.
+    `scores` has for "log_probability" and, where they are measured, for "contrast" (the partner's answer) and
+    "sequential", a list with an entry for each step: (problem, slice of its answer tokens) pairs to be summed.
     """
 
     canvases: list
     answers: list  # for each problem, (position, token) pairs
-    truth: list  # for each step, (problem, slice)
-    contrast: list  # for each step, (problem, slice) or None
+    positions: list  # for each problem, where the answer tokens still to come are predicted
+    scores: dict
+
+    def add_problem(self, net, question, ids, pairs):
+        """Add a problem and return its number."""
+        is_masked = network.is_diffusion(net)
+        to_come = [p for p in range(*question.answer) if not is_masked or ids[p] == network.mask_id(net)]
+        self.canvases.append(ids)
+        self.answers.append(pairs)
+        self.positions.append(tuple(network.prediction_position(net, position) for position in to_come))
+        return len(self.canvases) - 1
 
     def select_t1(self):
-        """The plan of t1 alone."""
-        needed = 1 + max(problem for problem, _ in filter(None, (self.truth[0], self.contrast[0])))
-        return ScorePlan(self.canvases[:needed], self.answers[:needed], self.truth[:1], self.contrast[:1])
+        """The plan of t1 alone, without the sequential score."""
+        scores = {name: steps[:1] for name, steps in self.scores.items() if name != "sequential"}
+        needed = 1 + max(problem for [parts] in scores.values() for problem, _ in parts)
+        return ScorePlan(self.canvases[:needed], self.answers[:needed], self.positions[:needed], scores)
 
 
 class PlannedRuns(NamedTuple):
@@ -262,8 +295,9 @@ def trace_fact(net, tokenizer, question, corrupt, settings):
     `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
     """
     kinds = {name: list(settings.corruptions[name]) for name in corrupt}
-    contrast_plan, plain_plan = _plan_scores(net, question, question.contrast_answer), _plan_scores(net, question)
-    length = len(contrast_plan.canvases[0])
+    plain_plan = _plan_scores(net, question)
+    every_score = _plan_scores(net, question, question.contrast_answer, sequential=True)
+    length = len(plain_plan.canvases[0])
     mask = network.mask_id(net) if network.is_diffusion(net) else None
     first_prediction = network.prediction_position(net, question.prompt)
     all_places = list(range(length + len(JOINT_ROLES)))
@@ -273,7 +307,7 @@ def trace_fact(net, tokenizer, question, corrupt, settings):
     for kind, window in sites:
         planned = []
         for name, reading, every_step, every_place in _plan_readings(kind, window, corrupt, settings):
-            plan = contrast_plan if kind == "state" and reading == "restored" else plain_plan
+            plan = every_score if kind == "state" and reading == "restored" else plain_plan
             plan = plan if every_step else plan.select_t1()
             places = all_places if every_place else few_places
             problems = _build_problems(net, question, plan, corrupt[name], places)
@@ -314,25 +348,37 @@ def _plan_readings(kind, window, corrupt, settings):
                 yield name, "necessary", False, kind == "state"
 
 
-def _plan_scores(net, question, contrast=None):
-    """The `ScorePlan` of a question, with that of a `contrast` answer of as many tokens."""
-    plan = ScorePlan([], [], [], [])
+def _plan_scores(net, question, contrast=None, *, sequential=False):
+    """The `ScorePlan` of a question, with that of a `contrast` answer of as many tokens and the sequential score."""
+    plan = ScorePlan([], [], [], {"log_probability": []})
     if network.is_diffusion(net):
-        for i, step in enumerate(question.steps):
+        for step in question.steps:
             canvas, positions = question.step_input(net, step)
             others = question.answer_pairs(net, positions, contrast) if contrast else []
-            plan.canvases.append(canvas)
-            plan.answers.append(question.answer_pairs(net, positions) + others)
-            plan.truth.append((i, slice(len(positions))))
-            plan.contrast.append((i, slice(len(positions), None)) if contrast else None)
+            problem = plan.add_problem(net, question, canvas, question.answer_pairs(net, positions) + others)
+            plan.scores["log_probability"].append([(problem, slice(len(positions)))])
+            if contrast:
+                plan.scores.setdefault("contrast", []).append([(problem, slice(len(positions), None))])
+        if sequential:
+            parts = []
+            for canvas, positions in question.conditionals(net, question.t1):
+                [pair] = question.answer_pairs(net, positions)
+                is_new = canvas not in plan.canvases  # t1, t2 and often the step between are there
+                problem = plan.add_problem(net, question, canvas, [pair]) if is_new else plan.canvases.index(canvas)
+                place = plan.answers[problem].index(pair)
+                parts.append((problem, slice(place, place + 1)))
+            count = [len(question.conditionals(net, step)) for step in question.steps]
+            plan.scores["sequential"] = [parts[len(parts) - number :] for number in count]
         return plan
     canvas, positions = question.step_input(net, question.t1)
-    for answer in (None, contrast) if contrast else (None,):
-        plan.canvases.append(canvas if answer is None else question.ids[: question.answer[0]] + answer[:-1])
-        plan.answers.append(question.answer_pairs(net, positions, answer))
-    for i, step in enumerate(question.steps):
-        plan.truth.append((0, slice(step - question.t1, None)))
-        plan.contrast.append((1, slice(None)) if contrast and i == 0 else None)
+    problem = plan.add_problem(net, question, canvas, question.answer_pairs(net, positions))
+    plan.scores["log_probability"] = [[(problem, slice(step - question.t1, None))] for step in question.steps]
+    if sequential:
+        plan.scores["sequential"] = plan.scores["log_probability"]
+    if contrast:
+        ids = question.ids[: question.answer[0]] + contrast[:-1]
+        problem = plan.add_problem(net, question, ids, question.answer_pairs(net, positions, contrast))
+        plan.scores["contrast"] = [[(problem, slice(None))]]
     return plan
 
 
@@ -342,11 +388,10 @@ def _build_problems(net, question, plan, corrupt, places):
     All places are the single positions, then all subject tokens together, then the answer positions together.
     """
     problems = []
-    for canvas, answer in zip(plan.canvases, plan.answers, strict=True):
+    for canvas, answer, positions in zip(plan.canvases, plan.answers, plan.positions, strict=True):
         problem = engine.Problem(engine.embed(net, canvas), corrupt(canvas), answer)
-        answer_positions = tuple(sorted({position for position, _ in answer}))
         single = [(position,) for position in range(len(canvas))]
-        groups = [*single, tuple(range(*question.subject)), answer_positions]
+        groups = [*single, tuple(range(*question.subject)), positions]
         problems.append(problem._replace(groups=[groups[place] for place in places]))
     return problems
 
@@ -355,9 +400,13 @@ def _score_runs(planned, runs, kind, window, number_of_places):
     """The arrays of a `FactTrace` from the `runs` of one corruption, reading, kind and window."""
     arrays = {}
 
-    def sum_logs(selection, name):
-        problem, answer_tokens = selection
-        return getattr(runs[problem], name)[..., answer_tokens].double().sum(-1)  # (draws, …); () in the clean run
+    def sum_logs(score, step):
+        """The log-probabilities of a score in each kind of run: (), (draws,), (draws, places, layers)."""
+        parts = planned.plan.scores[score][step]
+        return [
+            sum(getattr(runs[problem], name)[..., answer_tokens].double().sum(-1) for problem, answer_tokens in parts)
+            for name in engine.Runs._fields
+        ]
 
     def append(score, clean, corrupted, restored):
         values = np.full((number_of_places, restored.shape[-1]), np.nan)
@@ -367,13 +416,14 @@ def _score_runs(planned, runs, kind, window, number_of_places):
             arrays.setdefault(f"{score}.{planned.corruption}.corrupted", []).append(corrupted)
             arrays.setdefault(f"{score}.clean", []).append(clean)
 
-    for truth, contrast in zip(planned.plan.truth, planned.plan.contrast, strict=True):
-        logs = [sum_logs(truth, name) for name in engine.Runs._fields]
-        append("log_probability", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
-        append("probability", logs[0].exp().item(), *(log.exp().mean(0).numpy() for log in logs[1:]))
-        if contrast:
-            logs = [log - sum_logs(contrast, name) for log, name in zip(logs, engine.Runs._fields, strict=True)]
-            append("contrast", logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
+    for score, steps in planned.plan.scores.items():
+        for step in range(len(steps)):
+            logs = sum_logs(score, step)
+            if score == "contrast":
+                logs = [log - other for log, other in zip(sum_logs("log_probability", step), logs, strict=True)]
+            append(score, logs[0].item(), *(log.mean(0).numpy() for log in logs[1:]))
+            if score == "log_probability":
+                append("probability", logs[0].exp().item(), *(log.exp().mean(0).numpy() for log in logs[1:]))
     return {key: np.array(values) for key, values in arrays.items()}
 
 

@@ -16,7 +16,9 @@ def aggregate(values, *, model, seed, split):
 
     By `reading`:
     - "total_effect": nats lost of the tokens still to come, by stage and by the number of revealed answer tokens;
-      "interaction" is the effect of corrupting both minus the sum of the two.
+      "interaction" is the effect of corrupting both minus the sum of the two. In a diffusion model these tokens are all
+      masked;
+    - "sequential": the same, with each token given those before it, by which the two families compare.
     - "per_token": nats lost for each token still to come, at t1, at t2, and the "change" between them, over facts whose
       answers take more than one step.
     - "recall": share of right answers, by the step from which or until which something is corrupted.
@@ -24,10 +26,10 @@ def aggregate(values, *, model, seed, split):
       stage "end" the share of right answers.
     n counts facts.
     """
-    effects = values[values.reading == "total_effect"]
     rows = [
-        *_average_total_effects(effects),
-        *_average_per_token(effects),
+        *_average_total_effects(values, "total_effect"),
+        *_average_total_effects(values, "sequential"),
+        *_average_per_token(values[values.reading == "total_effect"]),
         *_average_recall(values[values.reading == "recall"]),
         *_average_restored(values[values.reading == "restored"]),
     ]
@@ -39,7 +41,8 @@ def _make_row(labels, n, interval):
     return labels | {"n": n, "mean": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
 
 
-def _average_total_effects(values):
+def _average_total_effects(values, reading):
+    values = values[values.reading == reading]
     for axis in ("stage", "revealed"):
         for level, rows in values.groupby(axis, sort=False):
             # Where a fact has several steps in one stage, the middle one is taken: steps are never averaged.
@@ -56,7 +59,7 @@ def _average_total_effects(values):
             for kind in [kind for corrupted, kind in effects if corrupted == "both"]:
                 effects["interaction", kind] = effects["both", kind] - effects["revealed", kind] - subject
             for (corrupted, kind), effect in effects.items():
-                labels = {"reading": "total_effect", "corrupted": corrupted, "kind": kind, axis: level}
+                labels = {"reading": reading, "corrupted": corrupted, "kind": kind, axis: level}
                 yield _make_row(labels, effect.notna().sum(), intervals.mean(effect))
 
 

@@ -43,8 +43,9 @@ ROLES = (
     "answer positions",  # all positions where tokens still to come are predicted, restored together
 )
 SINGLE_ROLES, JOINT_ROLES = ROLES[:-2], ROLES[-2:]
-# How the answer is scored: log p in nats, p, and log p minus the log p of the swap partner's answer.
-SCORES = ("log_probability", "probability", "contrast")
+# How the answer is scored: log p in nats, p, log p minus the log p of the swap partner's answer, and log p with each
+# token given those before it, by which the families compare; in the others a diffusion network's tokens are all masked.
+SCORES = ("log_probability", "probability", "contrast", "sequential")
 STAGES = ("t1", "between", "t2")  # the steps that reveal the answer's first token, one half way, and its last token
 # Why a fact is traced or not.
 TRACED, NOT_ANSWERED, TOO_SHORT, NOT_NEEDED = "traced", "not answered", "too few answer tokens", "not needed"
