@@ -130,7 +130,10 @@ def main():
         for name, value in measure(document).items():
             print(f"{name}: {value:.3g}" if isinstance(value, float) else f"{name}: {value}")
         if options.page:
-            style, script = ((PAPER / name).read_text(encoding="utf-8") for name in ("page.css", "explorer.js"))
+            style = (PAPER / "page.css").read_text(encoding="utf-8")
+            script = "\n".join(
+                (PAPER / f"{name}.js").read_text(encoding="utf-8") for name in ("page", "drawing", "explorer")
+            )
             made = page.page(PAPER / "page.html.j2", document, material, data={"cases": []}, style=style, script=script)
             options.page.write_text(made, encoding="utf-8")
         post.require_complete(document, material)

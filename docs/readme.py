@@ -1,7 +1,7 @@
 """`python -m docs.readme` brings README.md and docs/costs.md up to date.
 
 A number of the README stands before a comment that names it in paper/numbers.yaml, `97%<!-- mdm_names_reverse -->`, and
-is of a reference run. The two pictures, of one person asked both ways and of the claims, are of results/default.
+is of a reference run. The picture, of one person asked both ways, is of results/default.
 """
 
 import json
@@ -19,7 +19,7 @@ from reversal.paper import numbers
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 REFERENCE = ROOT / "paper/reference"
-PICTURES = {"picture": "first_screen", "claims": "claims"}  # {mark in the README: figure}
+PICTURES = {"picture": "first_screen"}  # {mark in the README: figure}
 STAGES = {
     "base": "the base",
     "finetune": "fine-tuning",

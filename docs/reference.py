@@ -27,7 +27,7 @@ from reversal.tracing import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps", "time")
-TABLES += ("symmetry", "rank_one_edits", "finetuned_edits", "gradients")
+TABLES += ("logit_lens", "attention_heads", "attribution", "symmetry", "rank_one_edits", "finetuned_edits", "gradients")
 OBJECTIVE_TABLES = ("objectives", "block_spans", "storage_tests", "store_checks")
 READINGS = ("scores", "recovered", "necessary", "handover")  # of traces
 PACKAGES = ("torch", "transformers", "snakemake")
@@ -42,11 +42,14 @@ def load_configuration(*files):
 
 
 def select_traces(table):
-    """The rows of a table of traces at t1, in nats, under the leading corruption and the smallest window."""
+    """The rows of a table of traces at t1, in nats, under the leading corruption and the smallest window.
+
+    Of the score that compares families, only total effects.
+    """
     leading = table.corruption == vocabulary.choose_corruption(table.corruption)
     first = table.window.isna() | (table.window == table.window[table.kind == "mlp"].min())
     chosen = leading & first & table.reading.isin(READINGS) & (table.stage == vocabulary.STAGES[0])
-    return table[chosen & (table.score == "log_probability")]
+    return table[chosen & table.score.isin(["log_probability", "sequential"])]
 
 
 SELECTIONS = {  # tables of which some rows are stored
@@ -85,7 +88,8 @@ def store(results, folder, *, config, commit, costs_of=None, objectives=False, m
             if (results / f"tables/{name}.csv").is_file():
                 shutil.copy(results / f"tables/{name}.csv", draft)
     elif not costs_of:
-        for name in TABLES:
+        made_tables = [name for name in TABLES if (results / f"tables/{name}.csv").is_file()]  # stages may be left out
+        for name in made_tables:
             table = pd.read_csv(results / f"tables/{name}.csv", low_memory=False)
             write_table(SELECTIONS.get(name, lambda whole: whole)(table).map(_round), draft / f"{name}.csv")
     if not objectives:

@@ -8,82 +8,37 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
 import matplotlib.pyplot as plt
-
-WIDTH, HEIGHT = 2.1, 0.62  # inches between boxes
-HALF = 0.72  # width of a box
+import networkx
 
 
 def read_graph():
-    """{rule: the rules it depends on}, without the target `all`."""
+    """The rules and what depends on what, without the target `all`."""
     command = [sys.executable, "-m", "snakemake", "--rulegraph", "dot", "--forceall", "--cores", "1"]
     dot = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    names = {
-        number: re.sub("^figure_.*", "figures", name) for number, name in re.findall(r'(\d+)\[label = "([^"\\]+)', dot)
-    }
-    parents = {name: set() for name in names.values() if name != "all"}
-    for before, after in re.findall(r"(\d+) -> (\d+)", dot):
-        if names[after] not in ("all", names[before]):
-            parents[names[after]].add(names[before])
-    return {rule: direct - set().union(*(ancestors(parents, p) for p in direct)) for rule, direct in parents.items()}
+    names = {key: re.sub("^figure_.*", "figures", name) for key, name in re.findall(r'(\d+)\[label = "([^"\\]+)', dot)}
+    edges = [(names[before], names[after]) for before, after in re.findall(r"(\d+) -> (\d+)", dot)]
+    return networkx.transitive_reduction(
+        networkx.DiGraph((before, after) for before, after in edges if after not in ("all", before))
+    )
 
 
-def ancestors(parents, rule):
-    """All rules that a rule depends on, directly or not."""
-    return parents[rule].union(*(ancestors(parents, parent) for parent in parents[rule]))
-
-
-def make_columns(parents):
-    """The rules in columns, by the length of the longest path that leads to them."""
-    depths = {}
-
-    def depth(rule):
-        if rule not in depths:
-            depths[rule] = 1 + max((depth(parent) for parent in parents[rule]), default=-1)
-        return depths[rule]
-
-    columns = {}
-    for rule in parents:
-        columns.setdefault(depth(rule), []).append(rule)
-    return [columns[level] for level in sorted(columns)]
-
-
-def sort_columns(columns, parents):
-    """Sort each column by the mean height of the rules it depends on, so that few edges cross."""
-    height = {rule: float(i) for i, rule in enumerate(columns[0])}
-    for column in columns[1:]:
-        column.sort(key=lambda rule: sum(height[parent] for parent in parents[rule]) / max(1, len(parents[rule])))
-        height |= {rule: i * len(columns[0]) / len(column) for i, rule in enumerate(column)}
-    return columns
-
-
-def draw(parents, path):
-    """Draw the columns from left to right, with a box for each rule."""
-    columns = sort_columns(make_columns(parents), parents)
-    tallest = max(map(len, columns))
-    figure, axes = plt.subplots(figsize=(WIDTH * len(columns), HEIGHT * tallest))
+def draw(graph, path):
+    """Draw the rules in columns, by the length of the longest path that leads to them, and near what they depend on."""
+    columns, place = list(networkx.topological_generations(graph)), {}
+    for x, column in enumerate(columns):
+        parents = {rule: list(graph.predecessors(rule)) for rule in column}
+        height = {rule: sum(place[parent][1] for parent in own) / max(1, len(own)) for rule, own in parents.items()}
+        column = sorted(column, key=lambda rule: (-height[rule], rule))
+        place |= {rule: (x, (len(column) - 1) / 2 - y) for y, rule in enumerate(column)}
+    figure, axes = plt.subplots(figsize=(2.4 * len(columns), 0.7 * max(map(len, columns))))
     axes.set_axis_off()
-    position = {
-        rule: (x * WIDTH, -HEIGHT * (y + (tallest - len(column)) / 2))
-        for x, column in enumerate(columns)
-        for y, rule in enumerate(column)
-    }
-    for rule, direct in parents.items():
-        for parent in sorted(direct):
-            (x0, y0), (x1, y1) = position[parent], position[rule]
-            line = {"arrowstyle": "-|>", "color": "#7a8794", "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", (x1 - HALF, y1), (x0 + HALF, y0), arrowprops=line)
-    for rule, (x, y) in position.items():
-        box = {"boxstyle": "round,pad=0.35", "fc": "#eef3f8", "ec": "#35506b"}
-        axes.text(x, y, rule, ha="center", va="center", fontsize=9, bbox=box)
-    axes.set_xlim(-1, WIDTH * (len(columns) - 1) + 1)
-    axes.set_ylim(-HEIGHT * (tallest - 0.4), HEIGHT * 0.6)
+    box = {"boxstyle": "round,pad=0.35", "fc": "#eef3f8", "ec": "#35506b"}
+    colors = {"node_color": "none", "edge_color": "#7a8794"}
+    networkx.draw_networkx(graph, place, ax=axes, font_size=9, node_size=4000, bbox=box, **colors)
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None}, facecolor="white")
 
 
 if __name__ == "__main__":
-    matplotlib.rcParams["svg.hashsalt"] = "rulegraph"
+    plt.rcParams["svg.hashsalt"] = "rulegraph"
     draw(read_graph(), Path(__file__).with_name("rulegraph.svg"))

@@ -19,7 +19,7 @@ from reversal.tracing import files as trace_files
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT / "paper"
 HOSTILE = ["<script>alert(1)</script>", "$x$ {{ liquid }} \\(y\\)", "O'Neil & Sons"]
-RUNS = ("seeds", "published", "objectives", "rivals", "blocks", "epochs")
+RUNS = ("seeds", "published", "objectives", "rivals", "positions", "blocks", "published_blocks", "storage", "epochs")
 AL_FOLIO = {
     "author": "A. Author",
     "affiliation": "An Institute",
@@ -116,8 +116,9 @@ def _given(folder, config, figures, sources):
         "explorer": str(folder / "explorer.json"),
         "page": str(PAPER / "page.html.j2"),
         "style": str(PAPER / "page.css"),
-        "script": str(PAPER / "explorer.js"),
-        "tool": str(PAPER / "explorer.html"),
+        "lab": [],
+        "scripts": [str(PAPER / f"{name}.js") for name in ("page", "drawing", "explorer", "lab_worker", "lab")],
+        "tools": [str(PAPER / f"{name}.html") for name in ("explorer", "lab")],
         "completions": [str(folder / f"completions/{name}/seed_1.jsonl") for name in names],
         "facts": str(folder / "data/facts.jsonl"),
         "traces": [str(folder / f"traces/{name}/seed_1") for name in names],
@@ -168,7 +169,7 @@ def _traces(folder, name, traced):
             metadata = {"prompt": row["prompt"], "tokens": tokens, "subject": [1, 3], "answer": [4, 6]}
             traces.append(trace_fixtures.make_trace(row["fact"], steps=2, rng=rng, metadata=metadata))
         if traces:
-            trace_files.write(traces, pd.DataFrame({"fact": ["f"]}), pd.DataFrame({"fact": ["f"]}), place)
+            trace_files.write(traces, {"outcomes": pd.DataFrame({"fact": ["f"]})}, place)
 
 
 SVG = (

@@ -8,8 +8,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import bad_inputs
 import huggingface_hub
+import input_fixtures
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -82,30 +82,6 @@ def test_a_bundled_base_is_recognised_by_its_weights_and_its_pretraining_by_the_
     (tmp_path / "roles.txt").write_text("baker\n")
     other = [tmp_path / "roles.txt" if file.name == "roles.txt" else file for file in lists]
     assert not origins.was_pretrained_on(tmp_path / "mdm", other, root / SHIPPED)
-
-
-@pytest.mark.parametrize(
-    ("model", "description"),
-    [
-        ({"base": "folder", "folder": "data/base/mdm"}, "a model of your own, from data/base/mdm"),
-        ({"base": "scratch"}, "random weights"),
-        ({"base": "llada", "llada": {"folder": "my/8B"}}, "a LLaDA checkpoint in a local folder, my/8B"),
-        (
-            {"base": "hub", "hub": {"repo": "o/n", "revision": "a" * 40}},
-            "the public checkpoint o/n, commit aaaaaaaaaaaa",
-        ),
-        ({"base": "lit_gpt", "lit_gpt": {"weights": {"path": "x.safetensors"}}}, "of your own, from x.safetensors"),
-        ({"base": "lit_gpt", "lit_gpt": {"weights": {"repo": "nieshen/SMDM"}}}, "that SMDM's authors published"),
-        (
-            {"base": "lit_gpt", "lit_gpt": {"weights": {"repo": "o/n", "file": "f", "revision": "a" * 40}}},
-            "the public checkpoint o/n/f, commit aaaaaaaaaaaa",
-        ),
-    ],
-)
-def test_only_a_known_origin_is_described(root, tmp_path, model, description):
-    """A folder is not a bundled base because of its name."""
-    (tmp_path / "checksums.json").write_text(json.dumps({"model.safetensors": "0" * 64}))
-    assert origins.describe_origin(model, tmp_path, root / SHIPPED).endswith(description)
 
 
 def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):
@@ -356,7 +332,7 @@ def test_pins_come_from_the_hub_and_a_hash_in_the_study_is_kept(hub):
 def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
     """Only the files that the network and its tokenizer are read from are fetched."""
     (tmp_path / "theirs").mkdir()
-    bad_inputs.write_checkpoint(tmp_path / "theirs", "dream")
+    input_fixtures.write_checkpoint(tmp_path / "theirs", "dream")
     Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "theirs").iterdir()})
     Hub.files.update({"modeling_dream.py": b"raise SystemExit", "README.md": b"#", "pytorch_model.bin": bytes(2000)})
     source = {"repo": "owner/model", "revision": "unpinned", "files": "unpinned"}

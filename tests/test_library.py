@@ -21,7 +21,7 @@ from reversal.models import is_diffusion, load
 from reversal.models.network import new
 from reversal.recall import Sampling, answer, denoise
 from reversal.recall.evaluation import complete_split
-from reversal.tracing import draw_noise, engine, trace, trace_heads, trace_prompt
+from reversal.tracing import draw_noise, engine, trace, trace_prompt
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +109,7 @@ WRONG_CALLS = [
         "1 tokens cannot replace a subject of 2",
     ),
     (
-        lambda net, ar: trace_heads(
-            net, [1, 2], subject=(0, 1), answer={1: 1}, replacement=[4], noise=draw_noise(net, 1, 1)
-        ),
+        lambda net, ar: trace(net, [1, 2], subject=(0, 1), answer={1: 1}, replacement=[4], noise=draw_noise(net, 1, 1)),
         "both noise and replacement are given",
     ),
 ]
@@ -144,7 +142,7 @@ def test_restoring_all_heads_is_restoring_attention_and_one_head_alone_is_a_part
     net = make_network(tokenizer, causal=False, heads=heads)
     ids = torch.tensor(tokenizer("Ann is the queen of all")["input_ids"])
     options = {"subject": (0, 2), "answer": {len(ids) - 1: 5}}
-    by_head = trace_heads(net, ids, **options)
+    by_head = trace(net, ids, **options, kind="head")
     assert by_head.restored.shape == (heads, 2)
     problem = engine.Problem(
         engine.embed(net, ids),

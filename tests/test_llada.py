@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bad_inputs import write_checkpoint
+from input_fixtures import write_checkpoint
 from safetensors.torch import load_file
 
 from benchmarks import naive_trace

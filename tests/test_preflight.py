@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import yaml
-from bad_inputs import change_key
+from input_fixtures import change_key
 
 from reversal.common.errors import UserError
 from reversal.data import facts

@@ -33,11 +33,6 @@ def test_the_shape_is_read_from_the_tensors(name, causal):
     assert network.vocab(net) == 320 and network.is_diffusion(net) is not causal
 
 
-def test_a_checkpoint_of_the_other_family_is_rejected():
-    with pytest.raises(network.ModelError, match="this is an autoregressive checkpoint"):
-        smdm.load(GOLDEN / "ar.safetensors", CONFIG, causal=False)
-
-
 PEAK = """
 import resource, sys, torch
 from reversal.models import smdm

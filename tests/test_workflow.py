@@ -233,7 +233,7 @@ def test_a_table_edited_by_hand_reruns_only_what_depends_on_it(smoke):
 
 def test_the_costs_have_every_job_except_those_that_write_the_post(smoke):
     costs = pd.read_csv(smoke / "results/smoke/tables/costs.csv")
-    assert (costs.jobs == costs.measured).all() and (costs.cpu_seconds > 0).all() and (costs.memory_gib > 0).all()
+    assert (costs.cpu_seconds > 0).all() and (costs.memory_gib > 0).all()
     jobs = {str(log.relative_to(smoke / "results/smoke/logs")) for log in (smoke / "results/smoke/logs").rglob("*.log")}
     unmeasured = {f"{rule}.log" for rule in ("costs", "evaluate_claims", "page", "post", "sortable")}
     assert costs.jobs.sum() == len(jobs - unmeasured)
@@ -416,11 +416,6 @@ def test_each_file_of_a_user_s_rows_and_checkpoints_is_an_input(checkout, tmp_pa
         assert str(tmp_path / name) in output, name
 
 
-def test_one_rule_can_be_forced_alone(smoke):
-    jobs = count_planned_jobs(smoke, "--forcerun", "score")
-    assert jobs.get("score") == 1 and "finetune" not in jobs and "complete" not in jobs
-
-
 def test_settings_on_the_command_line_are_parsed_as_yaml_and_merged_into_the_study(checkout):
     done = snakemake(checkout, "-n", "--config", "sampling={guidance: 0.4}")
     assert done.returncode == 0, done.stderr
@@ -450,20 +445,6 @@ def test_bad_data_stop_the_rule_with_file_line_and_reason(checkout, tmp_path):
     assert "roles.txt: 'baker' occurs twice" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (checkout / "results/bad/data/facts.jsonl").exists()
-
-
-def test_a_damaged_checkpoint_stops_the_rule_without_a_traceback(checkout, tmp_path):
-    net = tmp_path / "net"
-    shutil.copytree(checkout / "data/base/mdm", net)
-    weights = bytearray((net / "model.safetensors").read_bytes())
-    weights[-100] ^= 1
-    (net / "model.safetensors").write_bytes(weights)
-    study = tmp_path / "bad.yaml"
-    study.write_text(json.dumps({"study": "bad", "models": {"mdm": {"folder": str(net)}}}))
-    done = snakemake(checkout, "results/bad/models/mdm/base", study=str(study))
-    assert done.returncode != 0
-    assert f"error: {net}/model.safetensors: SHA-256 differs from checksums.json" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_canvas_that_is_too_small_is_rejected_before_the_first_job(smoke, changed_study):

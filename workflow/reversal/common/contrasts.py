@@ -4,7 +4,7 @@
     difference(first, second)                 a contrast; facts and templates that both samples have are paired
     ratio(above, below)                       two means over the same facts (Fieller); NaN if the denominator may be 0
     simultaneous_band(values)                 many cells at once (max-T)
-    find_peak(values)                         the largest cell, its margin over the next, and its rivals
+    find_peak(values)                         the largest cell, and its rivals
     compare_maps(first, second)               correlations and slope of two maps, and the noise ceiling
     adjust_p_values(observed, null)           p-values of several tests, alone and for the family (step-down max-T)
     pool_seeds(estimates, lows, highs)        the mean over networks that differ in their seed alone
@@ -33,13 +33,6 @@ class Sample(NamedTuple):
     values: np.ndarray
     facts: np.ndarray
     templates: np.ndarray | None = None
-
-
-def sign_of(low, high):
-    """Whether an interval lies above zero ("more"), below it ("less"), or neither ("unclear", also if unknown)."""
-    if np.isnan(low) or np.isnan(high):
-        return "unclear"
-    return "more" if low > 0 else "less" if high < 0 else "unclear"
 
 
 def mean(sample, limits=None):
@@ -247,7 +240,6 @@ class Peak(NamedTuple):
     estimate: float
     low: float  # simultaneous over all cells, to correct for choosing the largest
     high: float
-    margin: Interval  # over the next largest
     rivals: tuple  # cells whose difference from the largest may be 0
 
     @property
@@ -261,20 +253,19 @@ class Peak(NamedTuple):
 def find_peak(values, *, rng, draws=1000):
     """The `Peak` of the means over facts of `values` (facts, cells); cells that most facts lack are left out.
 
-    The interval of a maximum chosen from many cells must be simultaneous (`simultaneous_band`). Its margins are plain
-    paired intervals, which need no correction for the number of cells (Gutmann and Maymin 1987).
+    The interval of a maximum chosen from many cells must be simultaneous (`simultaneous_band`). Its differences from
+    the others are plain paired intervals, which need no correction for the number of cells (Gutmann and Maymin 1987).
     """
     values, cells = _select_cells(values)
     nothing = Interval(np.nan, np.nan, np.nan)
     if not len(cells):
-        return Peak(None, *nothing, nothing, ())
+        return Peak(None, *nothing, ())
     simultaneous = simultaneous_band(values, rng=rng, draws=draws)
     best = int(np.argmax(simultaneous.estimate))
     over = mean(Sample(values[:, [best]] - values, np.arange(len(values))))
     others = [i for i in np.argsort(-simultaneous.estimate, kind="stable") if i != best]
-    margin = Interval(*(float(part[others[0]]) for part in over)) if others else nothing
     rivals = tuple(int(cells[i]) for i in others if not over.low[i] > 0)
-    return Peak(int(cells[best]), *(float(part[best]) for part in simultaneous), margin=margin, rivals=rivals)
+    return Peak(int(cells[best]), *(float(part[best]) for part in simultaneous), rivals=rivals)
 
 
 def simultaneous_band(values, *, rng, draws=1000):

@@ -11,7 +11,6 @@ for two media, Markdown for an al-folio site and the body of the page that stand
     {{ claims() }}, {{ settings() }}, {{ explorer() }}
 """
 
-import base64
 import math
 import re
 import traceback
@@ -20,6 +19,7 @@ from datetime import date
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import yaml
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError
@@ -151,7 +151,8 @@ class Page:
         return f'<span class="cite">&#91;{", ".join(links)}&#93;</span>'
 
     def image(self, name, file):
-        return "data:image/svg+xml;base64," + base64.b64encode(Path(file).read_bytes()).decode()
+        # A sixth shorter than base64; a line end in an SVG is a space.
+        return "data:image/svg+xml," + quote(" ".join(Path(file).read_text(encoding="utf-8").split()), safe=" ,;:/=()")
 
     def link(self, file):
         """Where a file of the results is, from the page's own place among them."""

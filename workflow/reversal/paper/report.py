@@ -48,7 +48,7 @@ def compose(config, figures, tables, explorer):
         shown = [f'{{{{ figure("{name}") }}}}' for name, figure in figures.items() if figure.section == section]
         parts += [f"## {section}", *shown] if shown else []
         parts += ["{{ claims() }}"] if section == "Claims" else []
-    parts += ["## Explorer", "{{ explorer() }}"] if explorer else []
+    parts += ["## Explore", "{{ explorer() }}"] if explorer else []
     appendices = ["## Appendix: configuration", "{{ settings() }}"]
     for name in tables:
         title, caption = TABLES[name].title, TABLES[name].caption

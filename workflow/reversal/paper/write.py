@@ -6,9 +6,11 @@ from pathlib import Path
 
 from ..common.files import atomic, write_table
 from ..common.intervals import Interval
-from ..figures.read import read_table
+from ..data import facts
+from ..figures.read import read_runs, read_table
+from ..recall import files as completion_files
 from ..tracing import files as trace_files
-from . import bibliography, claims, explorer, numbers, page, post, provenance, report, sortable
+from . import bibliography, claims, explorer, lab, numbers, page, post, provenance, report, sortable
 
 
 def claims_file(inputs, output, *, config):
@@ -24,7 +26,7 @@ def explorer_file(inputs, output, *, models, steps, max_facts):
     folders = {
         (Path(trained).parent.name, split.name): split for trained in inputs.traces for split in Path(trained).iterdir()
     }
-    traced = {key: folder for key, folder in folders.items() if (folder / trace_files.TIME).is_file()}
+    traced = {key: folder for key, folder in folders.items() if (folder / "outcomes.csv").is_file()}
     made = explorer.build(
         models,
         {fact["id"]: fact["name"] for fact in _lines(inputs.facts)},
@@ -51,19 +53,51 @@ def post_files(inputs, output, *, config, makers, root):
     _write(post.al_folio(document, material.paper), output.post)
 
 
-def page_file(inputs, output, *, config, makers, root):
-    """The page that stands alone."""
-    material = collect_material(inputs, config, makers, root)
-    document = post.write(post.Page(Path(inputs.tool).read_text(encoding="utf-8")), material)
-    made = page.page(
-        inputs.page,
-        document,
-        material,
-        data=json.loads(Path(inputs.explorer).read_text(encoding="utf-8")) if inputs.explorer else {"cases": []},
-        style=Path(inputs.style).read_text(encoding="utf-8"),
-        script=Path(inputs.script).read_text(encoding="utf-8"),
+def lab_file(inputs, output, *, models, sampling, steps):
+    """Pack the networks of the lab and choose what can be asked; `models` has each model's family.
+
+    `inputs.models` are folders …/{model}/seed_{seed}, `sampling` has the settings of the first diffusion model.
+    """
+    folders = {Path(folder).parent.name: folder for folder in inputs.models}
+    made = lab.build(
+        {name: folders[name] for name in lab.choose_models(models).values()},
+        models,
+        facts.read_facts(inputs.facts),
+        {Path(path).stem: facts.read(path) for path in inputs.splits},
+        read_runs(completion_files.read, inputs.completions),
+        sampling=sampling,
+        steps=steps,
     )
-    _write(made, output)
+    _write(json.dumps(made, ensure_ascii=False), output)
+
+
+def page_file(inputs, output, *, config, makers, root):
+    """The page that stands alone, with the lab, or where the study has none, with the explorer."""
+    material = collect_material(inputs, config, makers, root)
+    packed = _read_json(inputs.lab) if inputs.lab else None
+    if packed and "obstacle" not in packed:
+        made = _compose_page(inputs, material, "lab", lab=packed)
+        if len(made.encode()) <= page.MOST_BYTES_WITH_LAB:
+            return _write(made, output)
+        packed = {"obstacle": f"the page would take more than {page.MOST_BYTES_WITH_LAB // 10**6} MB"}
+    note = f"<p>This page has no lab: {post.text(packed['obstacle'])}.</p>\n" if packed else ""
+    data = _read_json(inputs.explorer) if inputs.explorer else {"cases": []}
+    return _write(_compose_page(inputs, material, "explorer", note=note, data=data), output)
+
+
+def _compose_page(inputs, material, tool, *, note="", data=None, lab=None):
+    """The page with a `tool`, "lab" or "explorer"; its script is made of those of all tools and its own."""
+    texts = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in [*inputs.scripts, *inputs.tools]}
+    own = ("lab_worker.js", "lab.js") if tool == "lab" else ("explorer.js",)
+    return page.page(
+        inputs.page,
+        post.write(post.Page(note + texts[f"{tool}.html"]), material),
+        material,
+        data=data or {"cases": []},
+        style=Path(inputs.style).read_text(encoding="utf-8"),
+        script="\n".join(texts[name] for name in ("page.js", "drawing.js", *own)),
+        lab=lab,
+    )
 
 
 def sortable_files(inputs, output):
@@ -129,6 +163,10 @@ def _provenance(inputs, config, makers, root):
             if path.endswith(".json")
         },
     )
+
+
+def _read_json(path):
+    return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def _lines(path):

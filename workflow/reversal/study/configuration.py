@@ -30,36 +30,6 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length"
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
 # Settings of the sampler that only masks support, and their values for other noise.
 MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
-RENAMED = {
-    "spared_people": "control_people",
-    "spare": "protect",
-    "dose": "exposure",
-    "time": "time_conditioning",
-    "reads": "train_on",
-    "cut": "subword_dropout",
-    "record": "cuda_graphs",
-    "most_facts": "max_facts",
-    "most": "max_pairs",
-    "least_tokens": "min_answer_tokens",
-    "sought": "value_layers",
-    "cost": "tolerance",
-    "search": "optimization",
-    "kl_weight": "kl_factor",
-    "decay": "weight_decay",
-    "clamp": "clamp_norm_factor",
-    "threshold": "min_probability",
-    "edits": "rank_one_edits",
-    "rewriting": "finetuned_edits",
-    "random": "random_sites",
-    "unmasked": "partly_unmasked",
-    "training_rows": "second_moment_rows",
-    "lessons": "kinds",
-    "others": "neighbours",
-    "rehearsed": "replay",
-    "templates": "edit_templates",
-    "bar": "converged_below",
-    "bases": "include_bases",
-}
 
 
 def find_error(config, files):
@@ -81,8 +51,6 @@ def _describe_schema_error(error, files):
         known = error.schema["properties"]
         stray = next(key for key in error.instance if key not in known)
         source, place = _find_source([*path, stray], files), format_path([*path, stray])
-        if RENAMED.get(stray) in known:
-            return f"{source}: {place} is now called {format_path([*path, RENAMED[stray]])}; rename it"
         close = difflib.get_close_matches(str(stray), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
         return f"{source}: {place} is not a key; {hint}"
