@@ -17,7 +17,6 @@ import trace_fixtures
 from docutils.core import publish_parts
 from matplotlib.backends.backend_agg import RendererAgg
 
-from reversal.common.errors import UserError
 from reversal.data.facts import KNOWN, SPLITS, Fact, Row
 from reversal.figures import (
     article,
@@ -37,7 +36,6 @@ from reversal.figures import (
     tracing,
 )
 from reversal.recall import files as completion_files
-from reversal.recall.objectives import predicts_subject_from_object
 from reversal.storage import similarity as statistics
 from reversal.storage import transfer
 from reversal.storage import vocabulary as storage_vocabulary
@@ -121,19 +119,6 @@ def history(seeds=(1,), models=MODELS):
         (model, seed, step, 5 / (1 + step) + 0.1 * seed) for model in models for seed in seeds for step in range(50)
     ]
     return pd.DataFrame(records, columns=["model", "seed", "step", "loss"])
-
-
-def probe_table(pair):
-    tokens = [f" {pair[1].split()[0]}", "$_$", "<b>&", "", "x" * 40]
-    records = [
-        (model, stage, f"{pair[0]} number {i} is", rank + 1, token, 0.5**rank / 2, 1.25, pair[1])
-        for model in MODELS
-        for stage in ("pretrained", "fine-tuned")
-        for i in range(3)
-        for rank, token in enumerate(tokens)
-    ]
-    columns = ["model", "stage", "prompt", "rank", "token", "probability", "entropy", "answer"]
-    return pd.DataFrame(records, columns=columns)
 
 
 def facts_of(pair):
@@ -255,18 +240,6 @@ def storage_tests_table(value=0.03):
     return pd.DataFrame(records, columns=[*columns, "power_9", "power_30"])
 
 
-def ablation_table():
-    factors = {"steps": (1, 16, 2), "order": ("confidence", "random"), "block": ("none", 4, 8), "<x>$": ("a" * 40,)}
-    records = [
-        ("mdm", 1, factor, str(value), number == 0, split, 0.5, 0.4, 0.6)
-        for factor, values in factors.items()
-        for number, value in enumerate(values)
-        for split in RECALL
-    ]
-    columns = ["model", "seed", "factor", "value", "configured", "split", "accuracy", "ci_low", "ci_high"]
-    return pd.DataFrame(records, columns=columns)
-
-
 def all_questions(pair):
     return [question for some in questions(pair).values() for question in some]
 
@@ -309,7 +282,6 @@ INPUTS = {
     "likelihood": lambda pair: likelihood(),
     ("base_knowledge", "step_scaling"): lambda pair: scaling(splits=KNOWN),
     ("base_knowledge", "likelihood"): lambda pair: likelihood(splits=KNOWN),
-    "probe": lambda pair: probe_table(pair),
     "causal_trace": lambda pair: trace_table(),
     "time": lambda pair: time_table(),
     "logit_lens": lambda pair: readout_table(readout_tables.average_lens, trace_fixtures.make_lens_values),
@@ -324,7 +296,6 @@ INPUTS = {
     "storage_tests": lambda pair: storage_tests_table(),
     "finetuned_edits": lambda pair: edits("finetuned_edits"),
     "gradients": lambda pair: edits("gradients"),
-    "ablations": lambda pair: ablation_table(),
     "objectives": lambda pair: reference_table("objectives"),
     ("epochs", "objectives"): lambda pair: reference_table("epochs"),
     "claims": lambda pair: pd.DataFrame(
@@ -359,55 +330,37 @@ NAMING = (
     "denoising_step",
     "timeline",
     "dataset",
-    "probe",
     "trace_facts",
 )
 EDGES = {
-    "no blocks": lambda: article.blocks(
-        reference_table("objectives"), reference_table("blocks", "block_spans"), models=MODELS
-    ),
     "only a diffusion model asked": lambda: article.first_screen(select_mdm(completions(PLAIN)), models=MODELS),
-    "no exposure": lambda: article.exposure(reference_table("epochs"), models=MODELS),
-    "thirty layers to cross": lambda: article.crossover(trace_table(layers=30), models=MODELS),
     "three seeds, four models": lambda: curse.reversal_curse(
         completions(PLAIN, models=TWO, seeds=(1, 2, 3)), likelihood((1, 2, 3), TWO), models=TWO
     ),
     "no autoregressive model": lambda: curse.reversal_curse(
         select_mdm(completions(PLAIN)), select_mdm(likelihood()), models={"mdm": "diffusion"}
     ),
-    "no likelihoods": lambda: curse.reversal_curse(completions(PLAIN), likelihood().head(0), models=MODELS),
     "one step": lambda: denoising.denoising_step(select_mdm(completions(PLAIN, steps=(1,))), all_questions(PLAIN)),
-    "two steps": lambda: denoising.denoising_step(select_mdm(completions(PLAIN, steps=(2,))), all_questions(PLAIN)),
     "a thousand steps": lambda: denoising.timeline(select_mdm(completions(PLAIN, steps=(1000,))), all_questions(PLAIN)),
     "an answer that never comes": lambda: denoising.timeline(
         select_mdm(completions(PLAIN)).assign(correct=False, generation="x"), [row("p2d_same", "p2d-00", "No", "one")]
     ),
-    "no tests": lambda: data.dataset(facts_of(PLAIN), [row("p2d_same", "p2d-0", *PLAIN)], {}),
-    "unknown answers": lambda: recall.probe(with_nans(probe_table(PLAIN), "answer", "probability"), models=MODELS),
     "losses of many runs": lambda: recall.training_curves(history((1, 2), TWO), models=TWO),
     "a loss that is lost": lambda: recall.training_curves(with_nans(history(), "loss"), models=MODELS),
-    "one batch": lambda: recall.training_curves(history()[lambda t: t.step == 0], models=MODELS),
     "three seeds": lambda: recall.step_scaling(scaling((1, 2, 3), TWO), models=TWO),
     "published values": lambda: recall.step_scaling(
         scaling(), models=MODELS, published=pd.DataFrame({"steps": [1, 2], **dict.fromkeys(RECALL, 40.0)})
     ),
-    "no intervals": lambda: recall.step_scaling(with_nans(scaling(), "ci_low", "ci_high"), models=MODELS),
     "harmful restorations": lambda: tracing.trace_facts(make_traces(PLAIN, sign=-1), models=MODELS),
     "one layer, one step": lambda: tracing.trace_facts(make_traces(PLAIN, steps=1, layers=1), models=MODELS),
     "forty layers": lambda: tracing.trace_average(trace_table(layers=40).query("kind != 'attn'"), models=MODELS),
     "effects unknown": lambda: tracing.trace_average(
         with_nans(trace_table(), "mean", "ci_low", "ci_high"), models=MODELS
     ),
-    "shares over forty layers": lambda: tracing.trace_necessity(trace_table((1, 2), layers=30), models=MODELS),
     "modules over forty layers": lambda: tracing.corrupted_steps(time_table(layers=40), models=MODELS),
-    "no modules": lambda: tracing.corrupted_steps(time_table().query("kind == 'subject'"), models=MODELS),
-    "no windows": lambda: tracing.trace_windows(trace_table().query("kind == 'state'"), models=MODELS),
     "taught one way": lambda: tracing.trace_directions(trace_table().query("split == 'p2d_same'"), models=MODELS),
     "by the score that families do not share": lambda: tracing.handover(
         time_table().query("reading != 'sequential'"), models=MODELS
-    ),
-    "nothing read": lambda: lens.logit_lens(
-        readout_table(readout_tables.average_lens, trace_fixtures.make_lens_values).head(0), models=MODELS
     ),
     "thirty layers read of three tests": lambda: lens.logit_lens(
         readout_table(
@@ -420,12 +373,6 @@ EDGES = {
     ),
     "thirty-two heads": lambda: lens.attention_heads(
         readout_table(readout_tables.average_heads, trace_fixtures.make_head_values, layers=32, heads=32), models=MODELS
-    ),
-    "nothing attributed": lambda: lens.attribution(
-        readout_table(readout_tables.average_attribution, trace_fixtures.make_attribution_values).head(0), models=MODELS
-    ),
-    "no heads": lambda: lens.attention_heads(
-        readout_table(readout_tables.average_heads, trace_fixtures.make_head_values).head(0), models=MODELS
     ),
     "revealed at once": lambda: tracing.handover(time_table().query("revealed == 0"), models=MODELS),
     "ten layers of one base": lambda: symmetry.symmetry_layers(
@@ -445,17 +392,12 @@ EDGES = {
     "spectra of one model without a base or a peak": lambda: symmetry.symmetry_spectra(
         *(similarity_table(("ar",), ("0", "2"), ("seed_1",), part) for part in (1, 0)), models=MODELS
     ),
-    "bases alone compared": lambda: symmetry.symmetry(similarity_table(stages=("base",)), models=MODELS),
     "transfer off the scale": lambda: storage.storage_tests(storage_tests_table(value=-3.0), models=MODELS),
-    "edits of one model": lambda: rank_one.rank_one_edits(edits("rank_one_edits", ["ar"]), models=MODELS),
     "edits of a base": lambda: rank_one.rank_one_edits(
         edits("rank_one_edits").query("group == 'both'").assign(group="known"), models=MODELS
     ),
     "edits unknown": lambda: rank_one.rank_one_edits(
         with_nans(edits("rank_one_edits"), "value", "ci_low", "ci_high"), models=MODELS
-    ),
-    "fine-tuned edits of one model": lambda: storage.finetuned_edits(
-        edits("finetuned_edits", ["ar"]), edits("gradients", ["ar"]), models=MODELS
     ),
 }
 
@@ -564,38 +506,13 @@ def test_any_name_is_drawn_as_it_is_written(name, pair, tmp_path):
     check(drawing, tmp_path)
     if pair is ODD:
         text = "".join(ElementTree.fromstring(write_svg(drawing, tmp_path)).itertext())
-        names = ["$x$", "<script>_%"] if name in ("probe", "trace_facts") else ["O'Neil", "&", r"\frac{1}{2}", "李雷"]
+        names = ["$x$", "<script>_%"] if name == "trace_facts" else ["O'Neil", "&", r"\frac{1}{2}", "李雷"]
         assert all(part in text for part in names)
 
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_edge_cases_are_drawn(edge, tmp_path):
     assert not overlapping(check(EDGES[edge](), tmp_path))
-
-
-def test_an_unknown_placeholder_is_refused_in_a_line():
-    with pytest.raises(UserError, match=r"alt of dataset has \{nobody\}; known: people"):
-        read.fill_alt_text("dataset", "of {nobody}", {"people": 3})
-
-
-def test_figures_need_no_torch():
-    modules = ", ".join(sorted(file.stem for file in Path(style.__file__).parent.glob("[a-z]*.py")))
-    code = f"import sys; from reversal.figures import {modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=style.__file__.split("/workflow/")[0]).returncode == 0
-
-
-def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
-    matplotlib = importlib.import_module("matplotlib")
-    before = dict(matplotlib.rcParams)
-    write_svg(draw("timeline", PLAIN), tmp_path)
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_the_settings_around_do_not_change_a_figure(tmp_path):
-    matplotlib = importlib.import_module("matplotlib")
-    plain = write_svg(rank_one.rank_one_edits(edits("rank_one_edits", ["ar"]), models=MODELS), tmp_path)
-    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
-        assert write_svg(rank_one.rank_one_edits(edits("rank_one_edits", ["ar"]), models=MODELS), tmp_path) == plain
 
 
 def test_control_characters_and_lone_surrogates_become_visible(tmp_path):
@@ -651,18 +568,10 @@ def test_models_differ_without_colour():
     assert [look.label for look in style.choose_looks(MODELS).values()] == ["MDM", "AR"]
 
 
-def test_the_roles_are_those_of_the_study():
-    assert sorted(tracing.ROLES) == sorted(vocabulary.ROLES)
-
-
 def test_a_text_that_looks_like_a_missing_value_stays_a_text(tmp_path):
     (tmp_path / "table.csv").write_text("token,value\nnull,1\nNA,\n")
     table = read.read_table(tmp_path / "table.csv", model="mdm")
     assert list(table.token) == ["null", "NA"] and np.isnan(table.value[1]) and list(table.columns)[0] == "model"
-
-
-def test_an_autoregressive_model_that_only_names_people_has_a_panel():
-    assert len(tracing.choose_panels({("ar", "d2p_same")}, {"ar": "autoregressive"})) == 1
 
 
 def test_shares_and_numbers_do_not_round_to_what_they_are_not():
@@ -672,79 +581,46 @@ def test_shares_and_numbers_do_not_round_to_what_they_are_not():
     assert [style.pluralize(count, "layer") for count in (0, 1, 2.0)] == ["0 layers", "1 layer", "2 layers"]
 
 
-def test_a_mark_is_filled_if_the_subject_is_predicted_from_the_object():
-    axes = style.new_figure(100).subplots()
-    about = {"answer_type": "name", "ci_low": 0.1, "ci_high": 0.3, "accuracy": 0.2}
-    trained = [
-        ("diffusion", False, 0.0),
-        ("diffusion", True, 0.0),
-        ("diffusion", True, 0.3),
-        ("autoregressive", False, 0.0),
-    ]
-    for family, protected, exposure in trained:
-        row = SimpleNamespace(family=family, protected=protected, exposure=exposure, train_on="facts", **about)
-        row.predicted = predicts_subject_from_object(row)
-        objectives._draw_mark(axes, row, 0)
-    marks = axes.lines[1::2]
-    assert [mark.get_fillstyle() for mark in marks] == ["full", "full", "left", "full"]
-    assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, True, False, True]
+def test_the_settings_of_matplotlib_and_a_figure_do_not_change_each_other(tmp_path):
+    matplotlib = importlib.import_module("matplotlib")
+    plain = write_svg(draw("rank_one_edits", PLAIN), tmp_path)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": None}):
+        before = dict(matplotlib.rcParams)
+        assert write_svg(draw("rank_one_edits", PLAIN), tmp_path) == plain
+        assert dict(matplotlib.rcParams) == before
 
 
-def test_control_people_are_labelled_never_masked_only_if_protected(tmp_path):
-    control = Fact("control-0", "p2d_control", "Bea Field", PLAIN[1], (PLAIN[1],), (PLAIN[1],))
-    facts = [*facts_of(PLAIN), control]
-    for protected in (True, False):
-        rows, splits = training_rows(PLAIN, facts), split_rows(PLAIN, facts)
-        drawing = data.dataset(facts, rows, splits, protected=protected)
-        assert protected == any("never masked" in text.text for text in check(drawing, tmp_path))
-        assert "1 more as a control" in drawing.alt_values["control"]
-
-
-def test_the_handover_is_drawn_for_answers_of_several_steps():
-    said = tracing.handover(time_table(), models=MODELS).alt_values["courses"]
-    assert "MDM: descriptions, reverse direction" in said and "MDM: names" not in said
-    of_names = time_table()[time_table().split != "d2p_reverse"]
-    assert "MDM: names, reverse direction" in tracing.handover(of_names, models=MODELS).alt_values["courses"]
-
-
-def test_roles_that_recover_nothing_are_named_and_not_drawn(tmp_path):
+def test_roles_that_recover_nothing_are_named():
     table = trace_table().copy()
-    idle = table.role == "prior prompt"
-    table.loc[idle, "mean"] = 0.0
-    drawing = tracing.trace_average(table, models=MODELS)
-    assert drawing.alt_values["idle"] == "prior prompt"
-    assert "prior prompt" not in {text.text for text in check(drawing, tmp_path)}
-
-
-def test_a_point_of_few_facts_is_not_drawn():
-    table = time_table().assign(n=10)
-    table.loc[table.revealed == table.revealed.max(), "n"] = 4
-    drawn = {
-        x
-        for axes in tracing.handover(table, models=MODELS).figure.axes
-        for line in axes.lines[1:]
-        for x in line.get_xdata()
-    }
-    assert table.revealed.max() not in drawn and table.revealed.min() in drawn
-
-
-def test_both_directions_of_gradients_are_drawn():
-    gradients = edits("gradients")
-    both, one = (
-        storage.finetuned_edits(edits("finetuned_edits"), table, models=MODELS).alt_values["transfer"]
-        for table in (gradients, gradients[gradients.edited == "p2d"])
-    )
-    assert both.count("gradients") == 2 * one.count("gradients") > 0
+    table.loc[table.role == "prior prompt", "mean"] = 0.0
+    assert tracing.trace_average(table, models=MODELS).alt_values["idle"] == "prior prompt"
 
 
 def test_the_main_corruption_is_drawn_if_there_is_no_swap():
     other = trace_table(corruption="gaussian")
-    assert (
-        tracing.trace_average(other, models=MODELS).alt_values
-        == tracing.trace_average(trace_table(), models=MODELS).alt_values
+    drawn, alone, both = (
+        tracing.trace_average(table, models=MODELS).alt_values
+        for table in (trace_table(), other, pd.concat([trace_table(), other.assign(mean=99.0)]))
     )
-    both = pd.concat([trace_table(), other.assign(mean=99.0)])
-    assert (
-        tracing.trace_average(both, models=MODELS).alt_values
-        == tracing.trace_average(trace_table(), models=MODELS).alt_values
-    )
+    assert drawn == alone == both
+
+
+def test_control_people_are_never_masked_only_if_protected(tmp_path):
+    facts = [*facts_of(PLAIN), Fact("control-0", "p2d_control", "Bea Field", PLAIN[1], (PLAIN[1],), (PLAIN[1],))]
+    for protected in (True, False):
+        drawing = data.dataset(facts, training_rows(PLAIN, facts), split_rows(PLAIN, facts), protected=protected)
+        assert protected == any("never masked" in text.text for text in check(drawing, tmp_path))
+
+
+def test_every_objective_of_the_reference_run_is_described_in_its_own_words():
+    table = reference_table("objectives")
+    words = {row.model: objectives.describe_objective(row) for row in table.itertuples()}
+    assert len(set(words.values())) == len(words)
+    recalled = objectives.objectives(table, models={}).alt_values["recalled"]
+    assert all(f"{description}: " in recalled for description in words.values())
+
+
+def test_figures_need_no_torch():
+    modules = ", ".join(sorted(file.stem for file in Path(style.__file__).parent.glob("[a-z]*.py")))
+    code = f"import sys; from reversal.figures import {modules}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(style.__file__).parents[2], check=True)

@@ -238,7 +238,6 @@ rule ablations:
     """The effect of each choice of the sampler on recall; not part of the default target."""
     input:
         "<results>/tables/ablations.csv",
-        "<results>/figures/ablations.svg",
 
 
 rule objectives:

@@ -6,7 +6,6 @@ from matplotlib.patheffects import withStroke
 from ..common.contrasts import pool_seeds
 from ..data.facts import FORWARD_REVERSE
 from ..models.vocabulary import FAMILIES
-from ..storage.vocabulary import BASE, CONVERGED, main_weights
 from ..tracing.vocabulary import choose_corruption
 from .curse import choose_example
 from .read import select_most_steps
@@ -28,7 +27,6 @@ from .style import (
     elide,
     first_model,
     new_figure,
-    number,
     percent,
     plain,
     styled,
@@ -450,58 +448,3 @@ def _draw_sites(axes, lines):
     axes.set_xlim(layers[0] - 0.07 * span, layers[-1] + 0.04 * span)
     axes.set_ylim(-22, 124)
     _set_percent_ticks(axes)
-
-
-EDITS = {"p2d": "A new description is taught", "d2p": "A new name is taught"}
-PLACES = {
-    ("paraphrase", "fact"): "edited direction",
-    ("reverse", "fact"): "reverse direction, edited person",
-    ("reverse", "others"): "reverse direction, other people",
-}
-
-
-@styled
-def edit_transfer(table, *, models):
-    """What a fine-tuned edit adds to the new answer: in its direction, in reverse, and in reverse for other people."""
-    rows = table[(table.model == first_model(models, "diffusion")) & (table.group == "both") & (table.stage != BASE)]
-    rows = rows[(rows.kind == "replace") & (rows.answer == "new") & (rows.steps == CONVERGED)]
-    rows = rows[rows.weights == main_weights(rows.weights)] if len(rows) else rows
-    parts = {key: part for key, part in rows.groupby(["edited", "question", "about"])}
-    edits = [edited for edited in EDITS if (edited, "paraphrase", "fact") in parts]
-    if not edits:
-        return draw_empty("No fact was edited.")
-    gains = {
-        (edited, *place): pool_seeds(part.value, part.ci_low, part.ci_high)
-        for edited in edits
-        for place in PLACES
-        if (part := parts.get((edited, *place))) is not None
-    }
-    least, most = min(0, *(gain.low for gain in gains.values())), max(gain.high for gain in gains.values())
-    sheet, described = Sheet(NARROW), []
-    sheet.y += 10
-    sheet.text(MARGIN, sheet.y, "The new answer:", size=NOTE)
-    for right, label in zip(COLUMNS.values(), ("gain, nats", "recalled"), strict=True):
-        sheet.text(right, sheet.y, label, size=NOTE, ha="right")
-    sheet.y += 5
-    for edited in edits:
-        _add_heading(sheet, EDITS[edited])
-        for place, label in PLACES.items():
-            if (edited, *place) not in gains:
-                continue
-            gain, recalled = gains[edited, *place], parts[edited, *place].recall_after.mean()
-            sheet.y += 14
-            sheet.text(MARGIN, sheet.y, label, size=TEXT)
-            numbers = f"{'+' if gain.estimate >= 0.5 else ''}{number(gain.estimate)}", percent(recalled)
-            for right, text in zip(COLUMNS.values(), numbers, strict=True):
-                sheet.text(right, sheet.y, text, size=TEXT, ha="right", fontweight="bold", color=BLUE)
-            zero, low, value, high = (
-                MARGIN + ROOM * (part - least) / (most - least) for part in (0, gain.low, gain.estimate, gain.high)
-            )
-            sheet.box(MARGIN, sheet.y + 4, ROOM, 9, facecolor=PALE, edgecolor="none")
-            sheet.box(zero, sheet.y + 4, value - zero, 9, facecolor=BLUE, edgecolor="none")
-            sheet.line([zero, zero], [sheet.y + 3, sheet.y + 14])
-            sheet.line([low, high], [sheet.y + 8.5] * 2, color=INK)
-            sheet.y += 16
-            described.append(f"{EDITS[edited].lower()}, {label}: {numbers[0]} nats, recalled {numbers[1]}")
-        sheet.y += 4
-    return Drawing(sheet.finish(), {"gains": "; ".join(described)})

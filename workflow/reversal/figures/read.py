@@ -30,11 +30,6 @@ def select_most_steps(table):
     return table[table.steps.isna() | (table.steps == table.steps.max())]
 
 
-def is_start_of(token, answer):
-    """Whether an answer starts with a token, case and spaces aside; a token of spaces starts none."""
-    return bool(token.strip()) and answer.strip().lower().startswith(token.strip().lower())
-
-
 def fill_alt_text(figure, alt, values):
     """The alternative text of a `figure`: its template `alt` with `values` of the data, or why nothing was drawn."""
     if "nothing" in values:

@@ -1,95 +1,24 @@
 """Recall: the probe of first tokens, training curves, and accuracy against denoising steps."""
 
-import itertools
-
-import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from ..data.facts import RECALL_SPLITS, SPLITS
 from ..models.vocabulary import FAMILIES
-from .read import is_start_of, select_most_steps
-from .sheet import LEADING, MARGIN, Sheet, wrap
+from .read import select_most_steps
 from .style import (
-    BLUE,
     DIRECTION_LABELS,
-    FAINT,
     INK,
-    LARGE,
-    NARROW,
-    NORMAL,
     PALE,
-    POINTS,
-    QUESTION_LABELS,
-    RULE,
-    SMALL,
     Drawing,
     add_title,
     choose_looks,
     describe_split,
     draw_empty,
-    elide,
-    first_model,
-    ink_on,
     new_figure,
     offsets,
     percent,
-    shown_token,
     styled,
 )
-
-
-@styled
-def probe(table, *, models, shown=4):
-    """The most likely first tokens of a diffusion model: the base on other facts, the fine-tuned one on the study's."""
-    name = first_model(models, "diffusion") or next(iter(models), None)
-    table = table[table.model == name]
-    if table.empty:
-        return draw_empty("No prompt was probed.")
-    sheet, values = Sheet(), {"model": choose_looks(models)[name].label, "top": min(5, table["rank"].max())}
-    titles = {
-        "pretrained": "Before fine-tuning: prompts about other facts",
-        "fine-tuned": "After fine-tuning: prompts about people of the study",
-    }
-    note = f"{values['model']}; heavy edge: start of the answer"
-    for stage, title in titles.items():
-        rows = table[table.stage == stage]
-        prompts = list(dict.fromkeys(rows.prompt))
-        values[stage.replace("-", "_")] = f"{rows.groupby('prompt').entropy.first().mean():.2f}" if prompts else "–"
-        if not prompts:
-            continue
-        sheet.y += 2
-        sheet.heading(title, note)
-        note = ""
-        for i in sorted(set(np.linspace(0, len(prompts) - 1, min(shown, len(prompts))).astype(int))):
-            _draw_probe(sheet, rows[rows.prompt == prompts[i]].sort_values("rank"))
-    return Drawing(sheet.finish(), values)
-
-
-def _draw_probe(sheet, rows):
-    """Draw a prompt at the left and its most likely tokens at the right, darker if more likely."""
-    room, top = 226, sheet.y + 2
-    first = rows.iloc[0]
-    answer = first.answer if isinstance(first.answer, str) else ""
-    y = top + 9
-    for line in wrap([(first.prompt, None)], room - 8, lines=2):
-        sheet.text(MARGIN, y, "".join(text for text, _ in line), mono=True)
-        y += LEADING * NORMAL
-    note = f"entropy {first.entropy:.2f} nats" + (f"  ·  {elide(answer, 26)}" if answer else "")
-    sheet.text(MARGIN, y, note, color=FAINT, size=SMALL)
-    rows = rows.head(5)
-    width = (POINTS - MARGIN - room) / max(5, len(rows)) - 3
-    for i, row in enumerate(rows.itertuples()):
-        token = row.token if isinstance(row.token, str) else ""
-        share = min(max(float(row.probability), 0.0), 1.0) if row.probability == row.probability else 0.0
-        color = tuple(1 - share * (1 - part) for part in to_rgb(BLUE))
-        right = is_start_of(token, answer)
-        x = room + i * (width + 3)
-        sheet.box(x, top, width, 26, facecolor=color, edgecolor=INK if right else RULE, linewidth=1.6 if right else 0.7)
-        ink = ink_on(color)
-        sheet.text(x + width / 2, top + 11, shown_token(token, 9), mono=True, ha="center", color=ink)
-        sheet.text(x + width / 2, top + 22, f"{100 * row.probability:.1f}%", size=SMALL, ha="center", color=ink)
-    sheet.y = max(y + 5, top + 31)
 
 
 @styled
@@ -176,45 +105,6 @@ def step_scaling(scaling, published=None, *, models):
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
     return Drawing(figure, {"recalled": "; ".join(_list_recall(scaling, styles))})
-
-
-@styled
-def finding(scaling, *, models):
-    """Bars of recall in the reverse and in the same direction: the first model of each family, with the most steps."""
-    scaling = scaling[scaling.split.isin(RECALL_SPLITS)]
-    shown = [first_model(models, family) for family in FAMILIES]
-    styles = {name: look for name, look in choose_looks(models).items() if name in shown}
-    if scaling.empty:
-        return draw_empty("There is no recall to show.")
-    figure = new_figure(60 + 66 * len(styles), NARROW)
-    panels = dict(zip(("reverse", "same"), figure.subplots(2, 1, sharex=True, sharey=True), strict=True))
-    rows = [(name, answer_type) for name in styles for answer_type in ("name", "description")]
-    summaries = {}
-    for (trained, axes), (place, (name, answer_type)) in itertools.product(panels.items(), enumerate(rows)):
-        split = next(
-            split
-            for split in RECALL_SPLITS
-            if (SPLITS[split].trained, SPLITS[split].answer_type) == (trained, answer_type)
-        )
-        bars = select_most_steps(scaling[scaling.model == name])
-        bars = bars[bars.split == split]
-        share, y = bars.accuracy.mean(), -place - 0.4 * (place // 2)
-        axes.barh(y, 100 * share, 0.8, color=styles[name].color, alpha=1.0 if answer_type == "name" else 0.6)
-        axes.hlines(y, 100 * bars.ci_low.min(), 100 * bars.ci_high.max(), color=INK, linewidth=1.2)
-        axes.text(max(100 * share, 100 * bars.ci_high.max()) + 3, y, percent(share), va="center", fontsize=LARGE)
-        summaries.setdefault(trained, []).append(
-            f"{FAMILIES[models[name]].name} {percent(share)} of the {answer_type}s"
-        )
-    for trained, axes in panels.items():
-        axes.set_title(QUESTION_LABELS[trained].capitalize(), fontsize=LARGE)
-        axes.set(xlim=(0, 118), xticks=[0, 50, 100])
-        axes.tick_params(axis="y", length=0)
-    panels["same"].set_xlabel("correct answers, %")
-    panels["reverse"].set_yticks(
-        [-place - 0.4 * (place // 2) for place in range(len(rows))],
-        [f"{FAMILIES[models[name]].name}: {answer_type}s" for name, answer_type in rows],
-    )
-    return Drawing(figure, {trained: ", ".join(parts) for trained, parts in summaries.items()})
 
 
 def _list_recall(scaling, styles):

@@ -73,18 +73,6 @@ FIGURES = {
         models marked as correct or wrong. Correct of all questions in the reverse direction: {recalled}.""",
         needs=("trained",),
     ),
-    "finding": Figure(
-        function="recall.finding",
-        inputs=("step_scaling",),
-        title="The finding",
-        section="The finding",
-        caption="""Share of correct answers in the direction that was trained and in the reverse direction, one model of
-        each family, the diffusion model with the most denoising steps. Bars are 95% intervals over people and
-        templates.""",
-        alt="""Bars with intervals of the share of correct answers. Same direction: {same}. Reverse direction:
-        {reverse}.""",
-        needs=("trained",),
-    ),
     "reversal_curse": Figure(
         function="curse.reversal_curse",
         inputs=("completions", "likelihood"),
@@ -98,19 +86,6 @@ FIGURES = {
         Share of correct answers to all such questions, in the same and in the reverse direction: {recalled}. Below, a
         dot plot with intervals of how much more likely each model finds the correct answer than a wrong one, for each
         of four tests.""",
-        needs=("trained",),
-    ),
-    "probe": Figure(
-        function="recall.probe",
-        inputs=("probe",),
-        title="Most probable first tokens",
-        section="Dataset",
-        caption="""The most probable first tokens after several prompts, darker where more probable, with the entropy of
-        the distribution: prompts about other facts before fine-tuning, and about people of the study after it. A heavy
-        edge marks a token that starts the correct answer.""",
-        alt="""The {top} most probable first tokens of the {model} model after several prompts, darker where more
-        probable. The mean entropy is {pretrained} nats for prompts about other facts before fine-tuning, and
-        {fine_tuned} nats for prompts about people of the study after it.""",
         needs=("trained",),
     ),
     "dataset": Figure(
@@ -392,21 +367,10 @@ FIGURES = {
         caption="""What each test shows: black and white, on networks that compute the same function and store each fact
         once (black), twice (white), or half of them once (pale); in colour, on the models, with 95% intervals over
         facts and seeds. A test is worth something where black and white lie apart. Power: how often a network with 30
-        facts in shared storage is told from one with separate storage.""",
+        facts in shared storage is told from one with separate storage; tests are sorted by it, those below the dashed
+        line reach less than 80%. Arrows point beyond the scale.""",
         alt="""Two dot plots, one for each direction that is edited, a row for each test: the share of the change that
         transfers to the other direction. {transfer}.""",
-        is_default=False,
-    ),
-    "ablations": Figure(
-        function="ablation.ablations",
-        inputs=("ablations",),
-        title="Ablations of the sampler",
-        section="Step scaling",
-        caption="""Share of correct answers as one setting of the sampler changes and the others stay as configured
-        (shaded), with 95% intervals; a panel for each setting, a line for each test.""",
-        alt="""Line plots with intervals of the share of correct answers as one setting of the sampler changes, a panel
-        for each setting, a line for each test. Means over the tests: {means}.""",
-        needs=("trained",),
         is_default=False,
     ),
     "objectives": Figure(
@@ -501,18 +465,6 @@ FIGURES = {
         falls and the other rises, the answer moves from the subject to the masks. Bands are 95% intervals.""",
         alt="""Two line plots with bands, asked for a name and asked for a description: the share of the total effect
         recovered after each layer, from the first to the last. {shares}.""",
-        needs=("diffusion", "trained"),
-    ),
-    "edit_transfer": Figure(
-        function="article.edit_transfer",
-        inputs=("finetuned_edits",),
-        title="Transfer of an edit",
-        section="Fine-tuned edits",
-        caption="""What an edit in one direction adds to the new answer, in nats of log-probability, and how often the
-        model then gives it: in the edited direction with other wordings, in the reverse direction for the edited
-        person, and there for other people. Diffusion model, people taught in both directions; lines are 95% intervals
-        over facts.""",
-        alt="""Bars with intervals of what an edit adds to the new answer, and how often it is recalled: {gains}.""",
         needs=("diffusion", "trained"),
     ),
     "claims": Figure(
