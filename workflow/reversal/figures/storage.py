@@ -1,16 +1,19 @@
 """Shared or separate storage: the transfer of fine-tuned edits, gradients, and tests on networks of known storage."""
 
+from textwrap import wrap
+
 import numpy as np
+import pandas as pd
 
 from ..storage.transfer import TESTS
 from ..storage.vocabulary import BASE, CONVERGED, main_weights
+from .article import NOTE, TEXT
 from .style import (
     FAINT,
     INK,
     LIGHT_BLUE,
     NARROW,
     PALE,
-    SMALL,
     Drawing,
     choose_looks,
     draw_empty,
@@ -83,6 +86,7 @@ def _draw_dots(axes, rows, labels, looks, handles):
 
 
 LIMITS = (-40, 100)  # of the scale, in percent
+ENOUGH = 0.8  # power
 # Shared people and part of each fact: marker, fill and label.
 STORAGE = {
     (0, 1): ("s", "white", "separate"),
@@ -101,38 +105,63 @@ def storage_tests(table, *, models):
         return draw_empty("No network of known storage was tested.")
     # Where the store's weights are about as large as those around it.
     known = known[known.scale == known.scale.unique()[np.argsort(known.scale.unique())][known.scale.nunique() // 2]]
-    tests = [test for test in TESTS if test in set(table.test)]
+    power = (
+        _rank_tests(known)
+        .reindex([test for test in TESTS if test in set(table.test)])
+        .sort_values(["power", "gap"], ascending=False, kind="stable")
+        .power
+    )
     directions = [direction for direction in EDITED if direction in set(table.edited)]
-    figure = new_figure(len(directions) * (24 * len(tests) + 60) + 60, NARROW)
-    grid = figure.subplots(len(directions), 1, squeeze=False, sharex=True)
-    axes_of = dict(zip(directions, grid[:, 0], strict=True))
+    figure = new_figure(len(directions) * (26 * len(power) + 45) + 85, NARROW)
+    grid = figure.subplots(len(directions), 1, squeeze=False)[:, 0]
     handles, descriptions = {}, []
-    for direction, axes in axes_of.items():
+    for axes, direction in zip(grid, directions, strict=True):
         axes.axvline(0, color=FAINT, linewidth=0.8)
-        for y, test in enumerate(tests):
+        axes.axhline((power >= ENOUGH).sum() - 0.5, color=FAINT, linewidth=0.8, linestyle="--")
+        for y, test in enumerate(power.index):
             rows = known[(known.test == test) & (known.edited == direction)]
-            ends = 100 * rows.value.clip(LIMITS[0] / 100, LIMITS[1] / 100)
-            axes.hlines(y, ends.min(), ends.max(), color=PALE, linewidth=5, zorder=0)
+            ends = (100 * rows.value).clip(*LIMITS)
+            axes.hlines(y - 0.2, ends.min(), ends.max(), color=PALE, linewidth=5, zorder=0)
             for (people, part), (marker, color, label) in STORAGE.items():
                 value = rows[(rows.people == people) & (rows.part == part)].value.mean()
                 if np.isfinite(value):
-                    x = np.clip(100 * value, *LIMITS)
-                    (handles[label],) = axes.plot(x, y, marker, color=INK, markerfacecolor=color, markersize=5)
+                    style = {"color": INK, "markerfacecolor": color, "markersize": 5}
+                    handles[label] = _draw_clipped(axes, y - 0.2, (value,) * 3, marker, **style)
                     descriptions.append(f"{EDITED[direction]}, {test}, {label}: {percent(value)}")
-            power = rows.power_30.mean()
-            if np.isfinite(power):
-                axes.text(LIMITS[1] + 3, y, percent(power), va="center", fontsize=SMALL, color=FAINT)
-            for (name, look), shift in zip(looks.items(), (0.22, 0.38), strict=False):
-                shown = table[(table.model == name) & (table.test == test) & (table.edited == direction)]
+            axes.text(LIMITS[1] + 10, y, percent(rows.power_30.mean()), va="center", fontsize=NOTE)
+            for (name, look), shift in zip(looks.items(), (0.08, 0.28), strict=False):
+                shown = unknown[(unknown.model == name) & (unknown.test == test) & (unknown.edited == direction)]
                 for row in shown.itertuples():
-                    low, center, high = np.clip([100 * row.ci_low, 100 * row.value, 100 * row.ci_high], *LIMITS)
-                    axes.hlines(y + shift, low, high, color=look.color)
-                    (handles[look.label],) = axes.plot(center, y + shift, look.marker, color=look.color, markersize=4)
+                    interval = row.value, row.ci_low, row.ci_high
+                    handles[look.label] = _draw_clipped(
+                        axes, y + shift, interval, look.marker, color=look.color, markersize=4
+                    )
                     descriptions.append(f"{EDITED[direction]}, {test}, {look.label}: {percent(row.value)}")
-        axes.set(xlim=LIMITS, ylim=(len(tests) - 0.4, -1.1), title=EDITED[direction])
-        axes.text(LIMITS[1] + 3, -0.9, "power", va="center", fontsize=SMALL, color=FAINT)
-        axes.set_yticks(range(len(tests)), tests)
+        axes.set(xlim=(LIMITS[0] - 8, LIMITS[1] + 8), ylim=(len(power) - 0.4, -0.7))
+        axes.set_title(EDITED[direction].capitalize(), fontsize=TEXT, x=-0.35)
+        axes.text(LIMITS[1] + 10, -1, "power", fontsize=NOTE)
+        axes.set_yticks(range(len(power)), ["\n".join(wrap(test, 20)) for test in power.index])
+        axes.set_xlabel("transfer, % of the change", fontsize=NOTE)
+        axes.tick_params(labelsize=NOTE)
         axes.grid(axis="x", color=PALE)
-    grid[-1, 0].set_xlabel("transfer, % of the change")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=NOTE)
     return Drawing(figure, {"transfer": "; ".join(descriptions)})
+
+
+def _rank_tests(known):
+    """By test: its mean power, and how far shared and separate storage lie apart, over the edited directions."""
+    shared, separate = (
+        known[(known.people == people) & (known.part == 1)].groupby("test").value.mean() for people in (1, 0)
+    )
+    return pd.DataFrame({"power": known.groupby("test").power_30.mean().round(2), "gap": shared - separate})
+
+
+def _draw_clipped(axes, y, interval, marker, **style):
+    """Draw a share with its interval (estimate, low, high); arrows point to what is beyond the scale."""
+    value, low, high = 100 * np.array(interval)
+    (mark,) = axes.plot(np.clip(value, *LIMITS), y, marker, **style)
+    axes.hlines(y, *np.clip((low, high), LIMITS[0] - 5, LIMITS[1] + 5), color=style["color"])
+    for end, limit, sign, arrow in ((low, LIMITS[0], -1, "<"), (high, LIMITS[1], 1, ">")):
+        if sign * end > sign * limit:
+            axes.plot(limit + 5 * sign, y, arrow, color=style["color"], markersize=3)
+    return mark
