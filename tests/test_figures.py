@@ -25,7 +25,6 @@ from reversal.figures import (
     denoising,
     lens,
     objectives,
-    rank_one,
     read,
     recall,
     registry,
@@ -37,7 +36,6 @@ from reversal.figures import (
 )
 from reversal.recall import files as completion_files
 from reversal.storage import similarity as statistics
-from reversal.storage import transfer
 from reversal.storage import vocabulary as storage_vocabulary
 from reversal.tracing import readout_tables, time_tables, vocabulary
 from reversal.tracing import tables as trace_tables
@@ -227,19 +225,6 @@ def drop_unmoved(table):
     return table[~of_name & ~(column.str.contains("value") & (table.model == "ar"))]
 
 
-def storage_tests_table(value=0.03):
-    networks = {"separate": (0, 1, 3), "half-people": (0.5, 1, 3), "half-facts": (1, 0.5, 3), "shared": (1, 1, 3)}
-    networks |= dict.fromkeys(MODELS, (np.nan, np.nan, np.nan))
-    records = [
-        (model, *storage, test, edited, 3, 30, value, value - 0.05, value + 0.05, 0.5, 0.9)
-        for model, storage in networks.items()
-        for test in transfer.TESTS
-        for edited in ("p2d", "d2p")
-    ]
-    columns = ["model", "people", "part", "scale", "test", "edited", "seeds", "n", "value", "ci_low", "ci_high"]
-    return pd.DataFrame(records, columns=[*columns, "power_9", "power_30"])
-
-
 def all_questions(pair):
     return [question for some in questions(pair).values() for question in some]
 
@@ -293,7 +278,7 @@ INPUTS = {
     "symmetry_spectra": lambda pair: similarity_table(part=1),
     "symmetry_pca": lambda pair: similarity_table(part=2),
     "rank_one_edits": lambda pair: edits("rank_one_edits"),
-    "storage_tests": lambda pair: storage_tests_table(),
+    "storage_tests": lambda pair: reference_table("storage", "storage_tests"),
     "finetuned_edits": lambda pair: edits("finetuned_edits"),
     "gradients": lambda pair: edits("gradients"),
     "objectives": lambda pair: reference_table("objectives"),
@@ -388,15 +373,14 @@ EDGES = {
             (symmetry.symmetry_spectra, [1, 0]),
         )
     },
-    "no site to edit": lambda: rank_one.rank_one_edits(edits("rank_one_edits").head(0).astype(object), models=MODELS),
+    "no site to edit": lambda: storage.rank_one_edits(edits("rank_one_edits").head(0).astype(object), models=MODELS),
     "spectra of one model without a base or a peak": lambda: symmetry.symmetry_spectra(
         *(similarity_table(("ar",), ("0", "2"), ("seed_1",), part) for part in (1, 0)), models=MODELS
     ),
-    "transfer off the scale": lambda: storage.storage_tests(storage_tests_table(value=-3.0), models=MODELS),
-    "edits of a base": lambda: rank_one.rank_one_edits(
+    "edits of a base": lambda: storage.rank_one_edits(
         edits("rank_one_edits").query("group == 'both'").assign(group="known"), models=MODELS
     ),
-    "edits unknown": lambda: rank_one.rank_one_edits(
+    "edits unknown": lambda: storage.rank_one_edits(
         with_nans(edits("rank_one_edits"), "value", "ci_low", "ci_high"), models=MODELS
     ),
 }

@@ -61,11 +61,6 @@ for file in sorted((ROOT / "paper/reference").glob("*/*.csv")):
         REFERENCE.setdefault(file.parent.name, []).append(file.stem)
 
 
-def find_inputs(figure):
-    """{input: its file or files} of a figure of this study."""
-    return {kind: SOURCES.get(kind, f"<results>/tables/{kind}.csv") for kind in figure.inputs}
-
-
 def can_draw(figure):
     """Whether this study has all that a figure is drawn from."""
     traced = {"traces", "example_completions"} if "tracing" in DISABLED_STAGES else set()
@@ -78,14 +73,11 @@ def find_reference_figure(name):
     if run not in REFERENCE or like not in registry.FIGURES:
         sys.exit(f"error: {' or '.join(ARTICLE)} shows a figure {name}, which is not in figures/registry.py")
     provenance = json.loads((ROOT / f"paper/reference/{run}/provenance.json").read_text(encoding="utf-8"))
-    published = shipped("paper/table3.csv") if provenance["data"] == "berglund" else []
     figure = registry.label_reference(like, run)
-    tables = {kind: shipped(f"paper/reference/{run}/{kind}.csv") for kind in figure.inputs if kind != "published"}
-    return (
-        figure,
-        tables | ({"published": published} if "published" in figure.inputs else {}),
-        {option: provenance["models"] if option == "models" else OPTIONS[option] for option in figure.options},
-    )
+    inputs = {kind: shipped(f"paper/reference/{run}/{kind}.csv") for kind in figure.inputs}
+    if "published" in inputs:
+        inputs["published"] = shipped("paper/table3.csv") if provenance["data"] == "berglund" else []
+    return figure, inputs, {option: (OPTIONS | {"models": provenance["models"]})[option] for option in figure.options}
 
 
 def read_article_figures():
@@ -94,9 +86,13 @@ def read_article_figures():
     return re.findall(r'\{\{ *figure\("(\w+)"', "".join(texts))
 
 
-# {name: (figure, inputs, options)}
+# {name: (figure, {input: its file or files}, options)}
 DRAWINGS = {
-    name: (figure, find_inputs(figure), {option: OPTIONS[option] for option in figure.options})
+    name: (
+        figure,
+        {kind: SOURCES.get(kind, f"<results>/tables/{kind}.csv") for kind in figure.inputs},
+        {option: OPTIONS[option] for option in figure.options},
+    )
     for name, figure in registry.select_figures(PROPERTIES).items()
     if can_draw(figure)
 }

@@ -1,13 +1,13 @@
 """Figures of the article's main text: one finding each, in large type, narrow enough for a phone to show them whole."""
 
 import numpy as np
+import pandas as pd
 from matplotlib.patheffects import withStroke
 
 from ..common.contrasts import pool_seeds
-from ..data.facts import FORWARD_REVERSE
 from ..models.vocabulary import FAMILIES
 from ..tracing.vocabulary import choose_corruption
-from .curse import choose_example
+from .curse import choose_example, select_examples, select_families
 from .read import select_most_steps
 from .sheet import GAP, LEADING, MARGIN, Sheet, flow, width_of, wrap
 from .style import (
@@ -24,6 +24,7 @@ from .style import (
     Drawing,
     choose_looks,
     draw_empty,
+    draw_intervals,
     elide,
     first_model,
     new_figure,
@@ -43,27 +44,14 @@ def _add_heading(sheet, text):
     sheet.y += 5
 
 
-def _add_paragraph(sheet, text, x=MARGIN, *, lines=3, **options):
+def _add_paragraph(sheet, text, x=MARGIN, **options):
     """Text of the data in monospaced type, wrapped between `x` and the margin."""
-    for line in wrap([(text, None)], NARROW - MARGIN - x, NOTE + 0.5, lines=lines):
-        sheet.y += LEADING * NOTE
-        sheet.text(x, sheet.y, "".join(part for part, _ in line), mono=True, size=NOTE + 0.5, **options)
+    sheet.paragraph(x, text, NARROW - MARGIN - x, size=NOTE + 0.5, step=LEADING * NOTE, **options)
 
 
 def choose_person(completions, *, models):
     """{(family, split): completion} of the person of `first_screen`; None if nobody was asked in both directions."""
-    return choose_example(
-        {
-            family: rows[(rows.seed == rows.seed.iloc[0]) & rows.split.isin(FORWARD_REVERSE["p2d"])]
-            for family, rows in _select_families(completions, models).items()
-        }
-    )
-
-
-def _select_families(completions, models):
-    """{family: completions of its first model, with the most steps}, of families that have any."""
-    own = {family: completions[completions.model == first_model(models, family)] for family in FAMILIES}
-    return {family: select_most_steps(rows) for family, rows in own.items() if len(rows)}
+    return choose_example(select_examples(completions, models))
 
 
 @styled
@@ -72,7 +60,7 @@ def first_screen(completions, *, models):
 
     `completions` is the table of all models; `models` is {name: family}.
     """
-    by_family = _select_families(completions, models)
+    by_family = select_families(completions, models)
     example = choose_person(completions, models=models)
     if not example:
         return draw_empty("Nobody was asked in both directions.")
@@ -209,15 +197,8 @@ def _draw_boxes(sheet, words, masked, *, arrows=False):
         top = sheet.y + line * pitch
         fill, ink = MASK_TINTS if i in masked else TINTS[side]
         sheet.box(MARGIN + x, top, width, BOX, facecolor=fill, edgecolor="none" if side else RULE)
-        sheet.text(
-            MARGIN + x + width / 2,
-            top + 12,
-            MASK if i in masked else text,
-            size=NOTE,
-            mono=True,
-            color=ink,
-            ha="center",
-        )
+        word = MASK if i in masked else text
+        sheet.text(MARGIN + x + width / 2, top + 12, word, size=NOTE, mono=True, color=ink, ha="center")
     for line in range(places[-1][0] + 1) if arrows else ():
         y = sheet.y + line * pitch + BOX + 4.5
         end = max(x + width for width, (of, x) in zip(widths, places, strict=True) if of == line)
@@ -241,14 +222,11 @@ def exposure(table, *, models):
         return draw_empty("No model was trained with a graded exposure.")
     figure, described = new_figure(250, NARROW), []
     axes = figure.subplots()
-    for answer_type, look in LINES.items():
-        points = [part[part.answer_type == answer_type] for part in (graded, whole)]
-        points = sorted((row for part in points for row in part.itertuples()), key=lambda row: row.exposure)
-        x = [shares.index(row.exposure) for row in points]
-        axes.vlines(x, *([100 * getattr(row, end) for row in points] for end in ("ci_low", "ci_high")), color=BLUE)
-        axes.plot(x, [100 * row.accuracy for row in points], color=BLUE, linewidth=2, markersize=7, **look)
-        _label_points(axes, x, points, answer_type, last=len(shares) - 1)
-        shown = ", ".join(f"{percent(row.accuracy)} at {row.exposure:.0%}" for row in points)
+    for answer_type in LINES:
+        points = pd.concat([part[part.answer_type == answer_type] for part in (graded, whole)])
+        points = points.sort_values("exposure").assign(x=lambda rows: rows.exposure.map(shares.index))
+        _draw_line(axes, points, answer_type, last=len(shares) - 1)
+        shown = ", ".join(f"{percent(row.accuracy)} at {row.exposure:.0%}" for row in points.itertuples())
         described.append(f"{answer_type}s {shown}")
     axes.set_xticks(range(len(shares)), [f"{share:.0%}" for share in shares])
     axes.set_xlabel("presentations in which\nthe subject may be masked", fontsize=TEXT)
@@ -283,11 +261,9 @@ def blocks(table, spans, *, models):
     label = {"textcoords": "offset points", "fontsize": NOTE, "color": INK, "ha": "center"}
     axes.annotate("same direction", (len(sizes) // 2 - 1, 100 * forward.iloc[len(sizes) // 2 - 1]), (0, 8), **label)
     described.append("same direction " + _list_by_size(sizes, forward))
-    for answer_type, look in LINES.items():
+    for answer_type in LINES:
         own = rows[(rows.trained == "reverse") & (rows.answer_type == answer_type)].set_index("block").reindex(sizes)
-        axes.vlines(range(len(sizes)), 100 * own.ci_low, 100 * own.ci_high, color=BLUE)
-        axes.plot(range(len(sizes)), 100 * own.accuracy, color=BLUE, linewidth=2, markersize=7, **look)
-        _label_points(axes, range(len(sizes)), list(own.itertuples()), answer_type, last=len(sizes) - 1)
+        _draw_line(axes, own.assign(x=range(len(sizes))), answer_type, last=len(sizes) - 1)
         described.append(f"{answer_type}s in reverse " + _list_by_size(sizes, own.accuracy))
     labels = [str(size) for size in sizes]
     axes.set_xticks(range(len(sizes)), [*labels[:-1], f"{labels[-1]}\n(whole)"])
@@ -304,17 +280,16 @@ def _list_by_size(sizes, shares):
     return ", ".join(f"{percent(share)} with {size}" for size, share in zip(sizes, shares, strict=True))
 
 
-def _label_points(axes, x, points, answer_type, last):
-    """Print percentages of 1% and more: of names left of the marks, of descriptions right of and below them."""
-    is_name = answer_type == "name"
-    for place, row in zip(x, points, strict=True):
-        if row.accuracy < 0.005:
-            continue
-        shift, side = ((9, 0), "left") if place == last else ((-8, 6), "right") if is_name else ((8, -8), "left")
-        word = f"{answer_type}s\n" if place == last - 1 else ""
+def _draw_line(axes, points, answer_type, last):
+    """Draw recall at the column `x` of `points`; percentages of names are left of the marks, others right and below."""
+    is_name, look = answer_type == "name", LINES[answer_type]
+    draw_intervals(axes, points.x, points, interval={"linewidth": 1.6}, color=BLUE, linewidth=2, markersize=7, **look)
+    for row in points[points.accuracy >= 0.005].itertuples():
+        shift, side = ((9, 0), "left") if row.x == last else ((-8, 6), "right") if is_name else ((8, -8), "left")
+        word = f"{answer_type}s\n" if row.x == last - 1 else ""
         style = {"fontsize": TEXT, "fontweight": "bold", "color": BLUE, "ha": side, "va": "center", "linespacing": 1.3}
         text = f"{word}{percent(row.accuracy)}"
-        label = axes.annotate(text, (place, 100 * row.accuracy), shift, textcoords="offset points", **style)
+        label = axes.annotate(text, (row.x, 100 * row.accuracy), shift, textcoords="offset points", **style)
         label.set_path_effects([withStroke(linewidth=3, foreground="white")])  # legible where it crosses a line
 
 
@@ -375,7 +350,7 @@ def main_objectives(table, *, models):
                 color = {"diffusion": BLUE, "autoregressive": VERMILLION}[row.family]
                 sheet.text(right, sheet.y, percent(row.accuracy), size=TEXT, ha="right", fontweight="bold", color=color)
                 top = sheet.y + 4 + (THICK + 1) * len(shares)
-                _draw_bar(sheet, top, row.accuracy, row.ci_low, row.ci_high, color, STRENGTH[answer_type])
+                _draw_bar(sheet, top, row, color, STRENGTH[answer_type])
                 shares.append(f"{answer_type}s {percent(row.accuracy)}")
             sheet.y += 2 * THICK + 8
             described.append(f"{label}: {', '.join(shares)}")
@@ -383,11 +358,11 @@ def main_objectives(table, *, models):
     return Drawing(sheet.finish(), {"recalled": "; ".join(described)})
 
 
-def _draw_bar(sheet, top, share, low, high, color, alpha):
-    """A share as a bar on a track of the sheet's width, with its interval."""
+def _draw_bar(sheet, top, row, color, alpha):
+    """Recall as a bar on a track of the sheet's width, with its interval."""
     sheet.box(MARGIN, top, ROOM, THICK, facecolor=PALE, edgecolor="none")
-    sheet.box(MARGIN, top, ROOM * share, THICK, facecolor=color, edgecolor="none", alpha=alpha)
-    sheet.line([MARGIN + ROOM * low, MARGIN + ROOM * high], [top + THICK / 2] * 2, color=INK)
+    sheet.box(MARGIN, top, ROOM * row.accuracy, THICK, facecolor=color, edgecolor="none", alpha=alpha)
+    sheet.line([MARGIN + ROOM * row.ci_low, MARGIN + ROOM * row.ci_high], [top + THICK / 2] * 2, color=INK)
 
 
 SITES = {"all subject tokens": (BLUE, "o", "-"), "answer positions": (GREEN, "^", "--")}

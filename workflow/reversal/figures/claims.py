@@ -1,18 +1,7 @@
 """The matrix of claims and runs: which claims of the article hold in which run."""
 
 from .sheet import BOX, MARGIN, Sheet
-from .style import (
-    GREEN,
-    INK,
-    POINTS,
-    SMALL,
-    VERMILLION,
-    Drawing,
-    draw_empty,
-    elide,
-    pluralize,
-    styled,
-)
+from .style import GREEN, INK, POINTS, SMALL, VERMILLION, Drawing, draw_empty, elide, pluralize, styled
 
 RUNS = {"this": "this run", "published_blocks": "pub. blocks"}
 # {verdict: the colour of its box, of its word, and a sign for those who see no colours}

@@ -5,7 +5,7 @@ import pandas as pd
 from ..data.facts import FORWARD_REVERSE, RECALL_SPLITS, SPLITS
 from ..models.vocabulary import FAMILIES
 from .read import select_most_steps
-from .sheet import LEADING, MARGIN, Sheet, wrap
+from .sheet import LEADING, MARGIN, Sheet
 from .style import (
     DIRECTION_LABELS,
     FAINT,
@@ -45,12 +45,7 @@ def reversal_curse(completions, likelihood, *, models):
     if completions.empty:
         return draw_empty("There are no completions to show.")
     sheet = Sheet()
-    by_family = {}
-    for family in ("autoregressive", "diffusion"):
-        name = first_model(models, family)
-        rows = completions[(completions.model == name) & completions.split.isin(FORWARD_REVERSE["p2d"])]
-        if len(rows):
-            by_family[family] = select_most_steps(rows[rows.seed == rows.seed.iloc[0]])
+    by_family = dict(sorted(select_examples(completions, models).items()))
     example = choose_example(by_family)
     if example:
         _draw_panels(sheet, example, by_family, choose_looks(models))
@@ -62,6 +57,20 @@ def reversal_curse(completions, likelihood, *, models):
     }
     recalled = "; ".join(f"{family} {same} and {reverse}" for family, (same, reverse) in shares.items())
     return Drawing(sheet.finish(), {"name": _find_name(example), "recalled": recalled})
+
+
+def select_families(completions, models):
+    """{family: completions of its first model, with the most steps}, of families that have any."""
+    own = {family: completions[completions.model == first_model(models, family)] for family in FAMILIES}
+    return {family: select_most_steps(rows) for family, rows in own.items() if len(rows)}
+
+
+def select_examples(completions, models):
+    """{family: completions to choose an example from}: of the first seed, about people taught name first."""
+    return {
+        family: rows[(rows.seed == rows.seed.iloc[0]) & rows.split.isin(FORWARD_REVERSE["p2d"])]
+        for family, rows in select_families(completions, models).items()
+    }
 
 
 def choose_example(by_family):
@@ -135,20 +144,12 @@ def _draw_question(sheet, x, width, row, rows, split):
     label = "Same direction: the description" if split == "p2d_same" else "Reverse direction: the name"
     sheet.y += 10
     sheet.text(x, sheet.y, label, color=FAINT)
-    for line in wrap([(row.prompt, None)], width, lines=3):
-        sheet.y += step
-        sheet.text(x, sheet.y, "".join(text for text, _ in line), mono=True)
+    sheet.paragraph(x, row.prompt, width)
     mark, color = ("✓", GREEN) if row.correct else ("✗", VERMILLION)
-    answer = row.generation.strip() or "(nothing)"
-    for number, line in enumerate(wrap([(answer, None)], width - 12, lines=3)):
-        sheet.y += step
-        if not number:
-            sheet.text(x, sheet.y, mark, color=color, weight="bold")
-        sheet.text(x + 12, sheet.y, "".join(text for text, _ in line), mono=True, weight="bold")
+    sheet.text(x, sheet.y + step, mark, color=color, weight="bold")
+    sheet.paragraph(x + 12, row.generation.strip() or "(nothing)", width - 12, weight="bold")
     if not row.correct:
-        for line in wrap([(f"expected: {row.reference.strip()}", None)], width - 12, lines=2):
-            sheet.y += step
-            sheet.text(x + 12, sheet.y, "".join(text for text, _ in line), mono=True, color=FAINT)
+        sheet.paragraph(x + 12, f"expected: {row.reference.strip()}", width - 12, lines=2, color=FAINT)
     sheet.y += step
     accuracy = f"correct on {percent(rows.correct.mean())} of {len(rows)} such questions"
     sheet.text(x, sheet.y, accuracy, color=FAINT, size=SMALL)
@@ -174,16 +175,8 @@ def _draw_likelihood(sheet, table, styles):
                 axes.plot([row.ci_low, row.ci_high], [y + shift] * 2, color=look.color, linewidth=1.4)
                 axes.plot([row.difference], [y + shift], look.marker, color=look.color)
             note = f"{look.label}  {percent(rows.right_more_likely.mean())}"
-            axes.annotate(
-                note,
-                (1, y),
-                (5, 0),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                va="center",
-                fontsize=SMALL,
-                color=look.color,
-            )
+            place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+            axes.annotate(note, (1, y), (5, 0), **place, fontsize=SMALL, color=look.color)
             y += 1
         ticks.append((start + y - 1) / 2)
         y += 0.6

@@ -185,11 +185,7 @@ def timeline(completions, rows):
     sheet.y += 12
     return Drawing(
         sheet.finish(),
-        {
-            "prompt": plain(example.prompt),
-            "steps": example.steps,
-            "answer": _describe_answer_steps(example),
-        },
+        {"prompt": plain(example.prompt), "steps": example.steps, "answer": _describe_answer_steps(example)},
     )
 
 

@@ -12,9 +12,11 @@ from .style import (
     SMALL,
     VERMILLION,
     Drawing,
+    add_color_bar,
     choose_looks,
     describe_split,
     draw_empty,
+    draw_intervals,
     first_model,
     ink_on,
     new_figure,
@@ -24,7 +26,7 @@ from .style import (
     pluralize,
     styled,
 )
-from .tracing import NO_TRACES, TESTS, choose_panels, select_panel
+from .tracing import FAINT_INTERVAL, NO_TRACES, TESTS, choose_panels, select_panel
 
 # Names first, descriptions below; on the left the same direction, on the right the reverse.
 SPLITS = sorted(TESTS, key=lambda split: (not describe_split(split).startswith("names"), "reverse" in split))
@@ -81,10 +83,8 @@ def logit_lens(table, *, models):
         )
     labels = ("readable in the last layer", "revealed")
     figure.legend([shown[0], done[0]], labels, loc="outside lower left", ncols=2)
-    bar = figure.colorbar(image, ax=list(grid.flat), location="right", aspect=40, fraction=0.03, pad=0.01)
-    bar.ax.yaxis.set_major_formatter(lambda share, _: percent(share))
-    bar.set_label("probability of the answer tokens still masked")
-    bar.outline.set_visible(False)
+    label = "probability of the answer tokens still masked"
+    add_color_bar(figure, image, grid.flat, label, "right", fraction=0.03, pad=0.01)
     return Drawing(figure, {"tests": "; ".join(described)})
 
 
@@ -118,10 +118,8 @@ def attention_heads(table, *, models):
         described.append(f"{panel.title}, head {top['head']:.0f} of layer {top.layer:.0f}, {percent(top['mean'])}")
     grid[0].set_ylabel("layer")
     grid[0].yaxis.set_major_locator(MaxNLocator(8, integer=True))
-    bar = figure.colorbar(image, ax=list(grid), location="bottom", aspect=40, fraction=0.04, pad=0.02)
-    bar.ax.xaxis.set_major_formatter(lambda share, _: percent(share))
-    bar.set_label("share of the total effect recovered by one head at the answer positions")
-    bar.outline.set_visible(False)
+    label = "share of the total effect recovered by one head at the answer positions"
+    add_color_bar(figure, image, grid, label, fraction=0.04, pad=0.02)
     return Drawing(figure, {"largest": "; ".join(described)})
 
 
@@ -146,13 +144,13 @@ def attribution(table, *, models):
         diffusion, reverse = models[model] == "diffusion", "reverse" in split
         color = ((ORANGE, VERMILLION), (GREEN, BLUE))[diffusion]["name" not in describe_split(split)]
         look = {"color": color, "linestyle": "--" if reverse else "-", "marker": "s" if reverse else "o"}
+        look |= {"markersize": 4, "linewidth": 1.2}
         label = f"{choose_looks(models)[model].label}: {describe_split(split)}"
         for axes, measure in zip(panels, MEASURES, strict=True):
             of_measure = rows[rows.measure == measure].set_index("stage")
             of_measure = of_measure.loc[[stage for stage in STAGES if stage in of_measure.index]]
             x = [STAGES.index(stage) + shift for stage in of_measure.index]
-            axes.vlines(x, of_measure.ci_low, of_measure.ci_high, color=color, linewidth=0.8, alpha=0.5)
-            (handles[label],) = axes.plot(x, of_measure["mean"], **look, markersize=4, linewidth=1.2)
+            handles[label] = draw_intervals(axes, x, of_measure, "mean", scale=1, interval=FAINT_INTERVAL, **look)
         first = rows[rows.stage == STAGES[0]].set_index("measure")["mean"]
         described.append(
             f"{label}, at t1 {number(first.correlation, 2)}, {percent(first.missed)} missed; "

@@ -4,7 +4,19 @@ from matplotlib.lines import Line2D
 
 from ..recall.objectives import predicts_subject_from_object
 from .read import select_most_steps
-from .style import GREY, INK, RULE, SMALL, Drawing, choose_looks, draw_empty, new_figure, percent, styled
+from .style import (
+    GREY,
+    INK,
+    RULE,
+    SMALL,
+    Drawing,
+    choose_looks,
+    draw_empty,
+    draw_intervals,
+    new_figure,
+    percent,
+    styled,
+)
 
 ROW = 15  # points
 # Elsewhere colours stand for families: here answers differ by grey and marker.
@@ -168,9 +180,10 @@ def _draw_lines(axes, table, looks, x, *, loss=False):
     for (family, answer_type), rows in table.groupby(["family", "answer_type"], sort=False):
         rows, label = rows.sort_values(x), f"{looks[family].label}, {answer_type}s"
         style = _style_line(looks[family], answer_type)
-        axes.plot(rows[x], -rows.log_likelihood if loss else 100 * rows.accuracy, label=label, **style)
-        if not loss:
-            axes.vlines(rows[x], 100 * rows.ci_low, 100 * rows.ci_high, color=looks[family].color, linewidth=0.9)
+        if loss:
+            axes.plot(rows[x], -rows.log_likelihood, **style)
+        else:
+            draw_intervals(axes, rows[x], rows, label=label, **style)
         shares = ", ".join(f"{row.epochs} {percent(row.accuracy)}" for row in rows.itertuples())
         descriptions.append(f"{label}, {PANELS[rows.trained.iloc[0]]}, by epochs: {shares}")
     axes.set_xscale("log")
@@ -206,8 +219,7 @@ def _draw_shapes(axes, table, looks):
     for (family, answer_type), rows in table.groupby(["family", "answer_type"], sort=False):
         rows = rows.sort_values(["width", "layers"])
         x = [shapes.index((row.width, row.layers)) for row in rows.itertuples()]
-        axes.plot(x, 100 * rows.accuracy, **_style_line(looks[family], answer_type))
-        axes.vlines(x, 100 * rows.ci_low, 100 * rows.ci_high, color=looks[family].color, linewidth=0.9)
+        draw_intervals(axes, x, rows, **_style_line(looks[family], answer_type))
     axes.set_xticks(range(len(shapes)), [f"{layers}×{width}" for width, layers in shapes])
     axes.set_xlabel("layers × width")
     axes.set_title("reverse, by shape")
@@ -219,8 +231,7 @@ def _draw_time_conditioning(axes, table, look):
     for answer_type, rows in table.groupby("answer_type", sort=False):
         x = rows.time_conditioning.map({"none": 0, "embedded": 1}) + (-0.04 if answer_type == "name" else 0.04)
         rows = rows.assign(x=x).sort_values("x")
-        axes.vlines(rows.x, 100 * rows.ci_low, 100 * rows.ci_high, color=look.color, linewidth=0.9)
-        axes.plot(rows.x, 100 * rows.accuracy, **_style_line(look, answer_type))
+        draw_intervals(axes, rows.x, rows, **_style_line(look, answer_type))
     axes.set_xticks([0, 1], ["no time", "time"])
     axes.set_xlim(-0.5, 1.5)
     axes.set_title("reverse, time-conditioned")

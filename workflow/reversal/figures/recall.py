@@ -1,16 +1,16 @@
-"""Recall: the probe of first tokens, training curves, and accuracy against denoising steps."""
+"""Recall: training curves, accuracy against denoising steps, and what bases know from pretraining."""
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from ..data.facts import RECALL_SPLITS, SPLITS
+from ..data.facts import KNOWN, RECALL_SPLITS, SPLITS
 from ..models.vocabulary import FAMILIES
 from .read import select_most_steps
 from .style import (
     DIRECTION_LABELS,
+    FAINT,
     INK,
-    PALE,
+    SMALL,
     Drawing,
-    add_title,
     choose_looks,
     describe_split,
     draw_empty,
@@ -47,17 +47,13 @@ def training_curves(history, *, models):
         axes.set_xlabel("training step")
         axes.set_ylabel(units[family])
         if (history.loss > 0).all():
-            _log_scale(axes)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         if len(axes.lines) > 2:
             axes.legend(loc="upper right")
     return Drawing(figure, {"losses": "; ".join(losses.values())})
-
-
-def _log_scale(axes):
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 @styled
@@ -84,12 +80,12 @@ def step_scaling(scaling, published=None, *, models):
             axes.plot(
                 published.steps, published[split], "D", markerfacecolor="none", markeredgecolor=INK, label="published"
             )
-        add_title(
-            axes, describe_split(split), f"trained {DIRECTION_LABELS[SPLITS[split].group]} ({SPLITS[split].file})"
-        )
+        axes.set_title(describe_split(split), pad=16)
+        note = f"trained {DIRECTION_LABELS[SPLITS[split].group]} ({SPLITS[split].file})"
+        place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        axes.annotate(note, (0, 1), (0, 5), **place, fontsize=SMALL, color=FAINT)
         axes.set(ylim=(-4, 104))
-        axes.grid(axis="y", color=PALE)
-        axes.set_axisbelow(True)
+        axes.grid(axis="y")
     panels[0].set_xscale("log", base=2)
     for axes in panels:
         axes.xaxis.set_major_locator(FixedLocator(counts))
@@ -134,3 +130,40 @@ def _draw_level(axes, rows, look, counts):
         ends, 100 * rows.ci_low.min(), 100 * rows.ci_high.max(), color=look.color, alpha=0.15, linewidth=0
     )
     axes.plot(ends, [100 * rows.accuracy.mean()] * 2, color=look.color, linestyle=look.line, label=look.label)
+
+
+@styled
+def base_knowledge(recall, likelihood, *, models):
+    """Dots with intervals per direction: correct answers, and the log-ratio of a correct and a wrong answer.
+
+    Diffusion models are shown with the most denoising steps.
+    """
+    if recall.empty:
+        return draw_empty("There are no answers to show.")
+    recall = recall[recall.steps.isna() | (recall.steps == recall.groupby("model").steps.transform("max"))]
+    styles = choose_looks(models)
+    figure = new_figure(60 + 30 * len(styles))
+    share, ratio = figure.subplots(1, 2, sharey=True)
+    for number, (name, split) in enumerate(KNOWN.items()):
+        for shift, (model, look) in zip(offsets(len(styles), 0.3), styles.items(), strict=True):
+            for axes, table, value, scale in ((share, recall, "accuracy", 100), (ratio, likelihood, "difference", 1)):
+                rows = table[(table.split == name) & (table.model == model)]
+                y = [number + shift] * len(rows)
+                axes.hlines(y, scale * rows.ci_low, scale * rows.ci_high, color=look.color)
+                label = look.label if split.answer_type == "description" else None
+                axes.plot(scale * rows[value], y, look.marker, color=look.color, label=label)
+    for axes in (share, ratio):
+        axes.grid(axis="x")
+    share.set(xlim=(-4, 104), ylim=(len(KNOWN) - 0.5, -0.5), title="Correct answers", xlabel="%")
+    ratio.set(title="Correct against wrong answer", xlabel="log p(correct) − log p(wrong), nats")
+    ratio.axvline(0, color=FAINT, linewidth=0.8, linestyle=":")
+    share.set_yticks(range(len(KNOWN)), [DIRECTION_LABELS[split] for split in KNOWN])
+    figure.legend(*share.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return Drawing(figure, {"recalled": "; ".join(_list_known(recall, styles))})
+
+
+def _list_known(recall, styles):
+    """In words, for each model: its recall of parents and of children."""
+    for name, look in styles.items():
+        shares = [percent(recall[(recall.model == name) & (recall.split == split)].accuracy.mean()) for split in KNOWN]
+        yield f"{look.label} {' and '.join(shares)}"

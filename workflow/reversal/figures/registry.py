@@ -49,16 +49,15 @@ class Table:
 
 FIGURES = {
     "base_knowledge": Figure(
-        function="known.known",
+        function="recall.base_knowledge",
         inputs=("step_scaling", "likelihood"),
         title="What the bases know",
         section="The finding",
         caption="""Recall of facts that no model was trained on here: children and parents, the same people in both
         directions. Left, the share of correct answers, with the most denoising steps where a model takes any; right,
         how much more likely the correct name is than a wrong one. Bars are 95% intervals.""",
-        alt="""Two dot plots with intervals, of questions from child to parent and from parent to child. The share of
-        correct answers, in this order: {recalled}. Beside it, how much more likely each model finds the correct name
-        than a wrong one.""",
+        alt="""Two dot plots with intervals. Share of correct answers, from child to parent and from parent to child:
+        {recalled}.""",
         needs=("untrained",),
     ),
     "first_screen": Figure(
@@ -82,10 +81,8 @@ FIGURES = {
         with the answers of one model of each family; the person is chosen to show the curse where there is one, and the
         percentages are over all such questions. Bottom: how much more likely each model finds the correct answer than a
         wrong one, in nats, with 95% intervals; at 0 it cannot tell them apart.""",
-        alt="""Text panels: questions about {name}, trained from person to description, and the answers of the models.
-        Share of correct answers to all such questions, in the same and in the reverse direction: {recalled}. Below, a
-        dot plot with intervals of how much more likely each model finds the correct answer than a wrong one, for each
-        of four tests.""",
+        alt="""Text panels with questions about {name}, and a dot plot with intervals. Share of correct answers to all
+        such questions, in the same and in the reverse direction: {recalled}.""",
         needs=("trained",),
     ),
     "dataset": Figure(
@@ -95,9 +92,9 @@ FIGURES = {
         section="Dataset",
         caption="""The first person of each group: the sentences that are trained and the questions that test them. The
         subject is what a question names, the object what it asks for; in the reverse direction they change places.""",
-        alt="""Example sentences of the three groups with subject, relation and object marked: {p2d_people} people
-        trained from person to description, {d2p_people} from description to person, {both_people} in both
-        directions{control}; {rows} sentences in all. Each is tested in the same and in the reverse direction.""",
+        alt="""Example sentences with subject, relation and object marked, of {p2d_people} people trained from person to
+        description, {d2p_people} from description to person, {both_people} in both directions{control}; {rows}
+        sentences in all.""",
         needs=("trained",),
         options=("protected",),
     ),
@@ -122,8 +119,7 @@ FIGURES = {
         section="Denoising",
         caption="""The canvas after each denoising step of one generation: masks turn into tokens. The first token of
         the answer appears at step t1, the last at step t2.""",
-        alt="""A grid with a row for each of {steps} denoising steps and a column for each token after the prompt
-        “{prompt}”: masks turn into tokens. {answer}""",
+        alt="A grid of {steps} denoising steps by the tokens after the prompt “{prompt}”. {answer}",
         needs=("diffusion",),
         options=(),
     ),
@@ -146,8 +142,7 @@ FIGURES = {
         templates: left the same direction, right the reverse. High on the left and low on the right is the reversal
         curse. An autoregressive model takes no denoising steps and is a level line; hollow markers, where shown, are
         published values.""",
-        alt="""Four plots of the share of correct answers, with intervals, against the number of denoising steps; a
-        model that takes none is a level line. Names in the same direction, descriptions in the reverse, descriptions in
+        alt="""Four line plots with intervals. Names in the same direction, descriptions in the reverse, descriptions in
         the same and names in the reverse direction, in this order: {recalled}.""",
         needs=("trained",),
     ),
@@ -160,9 +155,8 @@ FIGURES = {
         step that reveals the first answer token (t1), half way, and at the step that reveals the last (t2). In both
         families each answer token is scored given those before it. Each row is a model and a direction, with its own
         colour scale; above each panel is the total effect of corrupting the subject.""",
-        alt="""Heat maps of the causal traces of {facts}, tokens by layers, a panel for each denoising step and a row
-        for each of {ways} combinations of model and question: nats of the answer recovered when one {kind} is
-        restored.""",
+        alt="""Heat maps of {facts}, tokens by layers, a panel for each denoising step and a row for each of {ways}
+        combinations of model and question.""",
     ),
     "trace_average": Figure(
         function="tracing.trace_average",
@@ -174,8 +168,7 @@ FIGURES = {
         dark is sufficient. Rows for all subject tokens and for the answer positions restore all of them together; roles
         of the subject have a star, and grey marks roles that too few facts have. Total effects in nats, above, score
         each answer token given those before it.""",
-        alt="""Heat maps of the share of the total effect of corrupting the subject that is recovered when no answer
-        token is visible, by token role and layer, side by side for {columns}. Roles that recover next to nothing:
+        alt="""Heat maps by token role and layer, side by side for {columns}. Roles that recover next to nothing:
         {idle}. Largest for hidden states: {state}. For MLPs: {mlp}. For attention: {attn}.""",
     ),
     "trace_necessity": Figure(
@@ -187,9 +180,7 @@ FIGURES = {
         states are restored in the corrupted run (solid: sufficient), lost when they are corrupted in the clean run
         (dotted: necessary). Where the lines of the subject fall and those of the answer positions rise, the answer
         moves from one to the other.""",
-        alt="""Line plots with intervals, layer by layer, of the share of the total effect that hidden states of the
-        subject and of the answer positions recover when restored, and of the share that is lost when they are
-        corrupted. Largest: {shares}.""",
+        alt="Line plots with intervals. The largest shares recovered: {shares}.",
     ),
     "trace_windows": Figure(
         function="tracing.trace_windows",
@@ -199,8 +190,7 @@ FIGURES = {
         caption="""Share of the total effect at t1 recovered by the outputs of MLPs and of attention at all subject
         tokens, restored in one layer or in a window of layers around it, with 95% intervals over facts. Where one layer
         recovers as much as a window, it does the work alone.""",
-        alt="""Line plots with intervals, layer by layer, of the share that MLPs and attention recover at the subject
-        when one or several layers are restored together. Largest: {shares}.""",
+        alt="Line plots with intervals. The largest shares recovered: {shares}.",
     ),
     "trace_directions": Figure(
         function="tracing.trace_directions",
@@ -210,9 +200,7 @@ FIGURES = {
         caption="""The same question about people trained in its direction and about people trained in the other. Each
         point is the hidden state of a token role at a layer, its mean indirect effect in the first group against that
         in the second; on the line both are equal.""",
-        alt="""Scatter plots of the nats that every hidden state recovers in people trained in the direction of the
-        question against those in people trained in the other direction, with the line on which both are equal:
-        {questions}.""",
+        alt="Scatter plots with the line on which both groups are equal: {questions}.",
         needs=("diffusion", "trained"),
     ),
     "attention_heads": Figure(
@@ -223,8 +211,7 @@ FIGURES = {
         caption="""Share of the total effect of corrupting the subject that one attention head recovers, restored at the
         answer positions alone, at t1. A dark cell is a head that brings the answer there by itself; several pale ones
         in a layer share the work.""",
-        alt="""Heat maps of attention heads by layers: the share of the total effect that one head recovers at the
-        answer positions. Largest: {largest}.""",
+        alt="Heat maps of attention heads by layers. The largest shares recovered: {largest}.",
     ),
     "logit_lens": Figure(
         function="lens.logit_lens",
@@ -235,8 +222,7 @@ FIGURES = {
         tokens that are still masked, at every denoising step; means over facts. Below each map, a row for every token
         of the answer, in the order of writing: when the last layer first gives it half of the probability (hollow), and
         when it is revealed (filled).""",
-        alt="""Heat maps of the probability of the answer, layers by denoising steps, each with dots below for the steps
-        at which each token is readable and revealed: {tests}.""",
+        alt="Heat maps of layers by denoising steps, each with a strip of dots below: {tests}.",
         needs=("diffusion",),
     ),
     "attribution": Figure(
@@ -248,8 +234,7 @@ FIGURES = {
         agrees with the exact trace, at the steps that reveal the first (t1) and the last token of the answer (t2) and
         half way. Left, the rank correlation over all states; right, the share of the ten states with the largest
         effects that are not among the estimate's ten; with 95% intervals over facts.""",
-        alt="""Two line plots over the steps t1, between and t2, a line for each model and test: the rank correlation
-        of estimated and exact effects, and the share of the strongest states that the estimate misses. {agreement}.""",
+        alt="Two line plots over the steps t1, between and t2, a line for each model and test. {agreement}.",
     ),
     "handover": Figure(
         function="tracing.handover",
@@ -260,9 +245,7 @@ FIGURES = {
         corrupted, when the answer tokens already revealed are replaced or masked, and when both are. Where the lines
         cross, the answer's own tokens take over from the subject. Where both families are drawn, each token is scored
         given those before it; a point needs at least half of the facts.""",
-        alt="""Line plots with intervals of the nats that the answer tokens still to come lose when the subject is
-        corrupted, when tokens already revealed are replaced or masked, and when both are, against the number of answer
-        tokens revealed: {courses}.""",
+        alt="Line plots with intervals, against the number of answer tokens revealed: {courses}.",
         needs=("diffusion",),
     ),
     "corrupted_steps": Figure(
@@ -274,9 +257,7 @@ FIGURES = {
         denoising step on, or up to it; it is needed at the steps where one curve rises and the other falls. Bottom, for
         fewer facts: the output of one MLP or attention module at the subject is corrupted at all steps, layer by
         layer.""",
-        alt="""Line plots with intervals of the share of answers still correct with the subject corrupted from a
-        denoising step on, or up to it, for each test; below, dots of the same by layer with the output of one MLP or
-        attention module corrupted: {tests}.""",
+        alt="Line plots with intervals, one for each test; below, dots by layer: {tests}.",
         needs=("diffusion",),
     ),
     "symmetry": Figure(
@@ -288,9 +269,8 @@ FIGURES = {
         matter most, with 95% intervals over facts: debiased CKA, mean cosine similarity, and the share of facts that a
         linear probe trained in one direction identifies in the other. Pale bars end at the ceiling, the same measure
         between two halves of the templates; black ticks are the minimum detectable effect.""",
-        alt="""Dot plots with intervals, a panel for each of three measures of similarity and a row for each comparison
-        of a forward with a reverse representation; beside each dot the ceiling that two halves of the templates set,
-        and the minimum detectable effect. Debiased CKA, each of its ceiling: {models}.""",
+        alt="""Dot plots with intervals, a panel for each of three measures and a row for each comparison. Debiased CKA,
+        each of its ceiling: {models}.""",
     ),
     "symmetry_layers": Figure(
         function="symmetry.symmetry_layers",
@@ -300,9 +280,7 @@ FIGURES = {
         caption="""Similarity (debiased CKA) of the hidden states of a concept as the subject of one question and as the
         answer of the other, layer by layer, before and after fine-tuning, with 95% intervals over facts. Thin lines are
         ceilings, from two halves of the templates.""",
-        alt="""Two line plots with intervals, for names and for descriptions: similarity of the hidden states of a
-        concept as the subject of one question and as the answer of the other, by layer and model, before and after
-        fine-tuning, under their ceilings. {ranges}.""",
+        alt="Two line plots with intervals, for names and for descriptions, under their ceilings. {ranges}.",
     ),
     "symmetry_pca": Figure(
         function="symmetry.symmetry_pca",
@@ -314,8 +292,8 @@ FIGURES = {
         the MLP's output at the answer positions). Lines join the two; in one representation they would be as short as
         in the first row, which shows the filled points from two halves of the templates. Each panel has the debiased
         CKA of its two sets and the ceiling of that, from two halves of the templates.""",
-        alt="""Scatter plots of names and of descriptions, with a line between the two points of each; first of one
-        output measured twice, then of each model. Debiased CKA, each of its ceiling: {similarities}.""",
+        alt="""Scatter plots of names and of descriptions, first of one output measured twice, then of each model.
+        Debiased CKA, each of its ceiling: {similarities}.""",
         needs=("trained",),
     ),
     "symmetry_spectra": Figure(
@@ -333,7 +311,7 @@ FIGURES = {
         needs=("trained",),
     ),
     "rank_one_edits": Figure(
-        function="rank_one.rank_one_edits",
+        function="storage.rank_one_edits",
         inputs=("rank_one_edits",),
         title="Rank-one edits (ROME)",
         section="Rank-one edits",
@@ -341,9 +319,8 @@ FIGURES = {
         more probable than its rival after the edit, with 95% intervals over edits; ticks: before it; diamonds: how
         often it is generated. The last two rows ask in the reverse direction for the edited subject, given its new or
         its old object; dots below show how far each edit moves the wanted answer.""",
-        alt="""Bar charts with intervals of what rank-one edits do, before and after: to the edited question, to
-        paraphrases, to other people, and to the reverse questions; below, dots of the change that each edit brings.
-        Wanted answer more probable than its rival after the edit, and generated as the answer: {models}.""",
+        alt="""Bar charts with intervals; below, a dot for each edit. Wanted answer more probable than its rival after
+        the edit, and generated as the answer: {models}.""",
     ),
     "finetuned_edits": Figure(
         function="storage.finetuned_edits",
@@ -354,10 +331,7 @@ FIGURES = {
         transfers to paraphrases and to the reverse direction. Bottom: cosine of the gradients of a fact's two
         questions, less that of other facts. Bars are 95% intervals over facts; where paraphrases lie at 0, no transfer
         could have been seen.""",
-        alt="""Above, a dot plot for each direction in which facts were edited: the share of the change that transfers,
-        to paraphrases and to the reverse question.
-        Below, dots of how much more similar a fact's gradient is to its own of a paraphrase, and of the reverse
-        question, than to those of other facts. In numbers: {transfer}.""",
+        alt="Dot plots with intervals, a column for each direction in which facts were edited: {transfer}.",
     ),
     "storage_tests": Figure(
         function="storage.storage_tests",
@@ -369,8 +343,7 @@ FIGURES = {
         facts and seeds. A test is worth something where black and white lie apart. Power: how often a network with 30
         facts in shared storage is told from one with separate storage; tests are sorted by it, those below the dashed
         line reach less than 80%. Arrows point beyond the scale.""",
-        alt="""Two dot plots, one for each direction that is edited, a row for each test: the share of the change that
-        transfers to the other direction. {transfer}.""",
+        alt="Two dot plots, one for each direction that is edited, a row for each test. {transfer}.",
         is_default=False,
     ),
     "objectives": Figure(
@@ -381,10 +354,8 @@ FIGURES = {
         caption="""Recall by training objective, with 95% intervals over people and templates. Marks are filled where
         training predicts the subject with the object visible, half-filled where it does so in some presentations only,
         and hollow where it never does. An objective whose marks are far right in both panels has no reversal curse.""",
-        alt="""A row for each training objective, in two panels, same and reverse direction: dots with intervals for the
-        share of correct names and descriptions. Rows are grouped, and marks filled, half-filled or hollow, by whether
-        training predicts the subject from the object, does so in some presentations, or never. Reverse direction:
-        {recalled}.""",
+        alt="""Dots with intervals in two panels, same and reverse direction, a row for each training objective. Reverse
+        direction: {recalled}.""",
         needs=("trained",),
         is_default=False,
     ),
@@ -396,9 +367,7 @@ FIGURES = {
         caption="""Recall against epochs of training and against the operations they take, the loss on new templates,
         several network shapes, and a diffusion model with and without time conditioning. If the curse were a matter of
         longer training, the autoregressive lines in the reverse direction would rise.""",
-        alt="""Small plots: the share of correct answers against epochs, in the same and in the reverse direction, and
-        against operations of training; the loss on new templates; the share in the reverse direction by network shape,
-        where tried, and with and without time conditioning. {recalled}.""",
+        alt="Line plots with intervals. {recalled}.",
         needs=("trained",),
         is_default=False,
     ),
@@ -423,8 +392,7 @@ FIGURES = {
         caption="""Share of names and descriptions recalled in the reverse direction, against how often training may
         mask the subject: in none to all of the presentations of a sentence. Bars are 95% intervals over people and
         templates.""",
-        alt="""Two lines with intervals, names and descriptions: the share recalled in the reverse direction against the
-        share of presentations in which the subject may be masked. {recalled}.""",
+        alt="Two lines with intervals. Recalled in the reverse direction: {recalled}.",
         needs=("trained",),
         is_default=False,
     ),
@@ -436,8 +404,8 @@ FIGURES = {
         caption="""Block diffusion: recall against the block size, in tokens. Above, the share of training sentences
         whose subject and object lie in one block. Below, names and descriptions recalled in the reverse direction, with
         95% intervals over people and templates; dotted, recall in the direction of training.""",
-        alt="""Two panels over the block size. Above, bars of the share of training sentences whose subject and object
-        lie in one block: {spans}. Below, lines of recall: {recalled}.""",
+        alt="""Above, bars of the sentences with subject and object in one block: {spans}. Below, lines of recall:
+        {recalled}.""",
         needs=("trained", "diffusion"),
         is_default=False,
     ),
@@ -449,9 +417,7 @@ FIGURES = {
         caption="""Recall in the reverse direction by training objective, with 95% intervals over people and templates:
         blue diffusion, orange autoregressive. Above, training predicts the subject from the object; below, it never
         does. The control people are those whose subject the first network never masks.""",
-        alt="""Bars with intervals of the share of names and of descriptions recalled in the reverse direction, a row
-        for each training objective, first those that predict the subject from the object, then those that never do.
-        {recalled}.""",
+        alt="Bars with intervals, a row for each training objective. Recalled in the reverse direction: {recalled}.",
         needs=("trained",),
         is_default=False,
     ),
@@ -463,8 +429,7 @@ FIGURES = {
         caption="""Share of the total effect recovered by restoring the states after one layer, of all subject tokens or
         of all answer positions, before any of the answer is written; diffusion model, reverse direction. Where one line
         falls and the other rises, the answer moves from the subject to the masks. Bands are 95% intervals.""",
-        alt="""Two line plots with bands, asked for a name and asked for a description: the share of the total effect
-        recovered after each layer, from the first to the last. {shares}.""",
+        alt="Two line plots with bands. From the first layer to the last: {shares}.",
         needs=("diffusion", "trained"),
     ),
     "claims": Figure(

@@ -52,6 +52,12 @@ class Sheet:
             self.text(self.width - MARGIN, self.y, note, size=NORMAL - 0.5, color=FAINT, ha="right")
         self.y += 6
 
+    def paragraph(self, x, text, width, *, size=NORMAL, step=LEADING * NORMAL, lines=3, **options):
+        """Lines of monospaced type, `step` points apart, within `width` points."""
+        for line in wrap([(text, None)], width, size, lines=lines):
+            self.y += step
+            self.text(x, self.y, "".join(part for part, _ in line), size=size, mono=True, **options)
+
     def box(self, x, y, width, height, **options):
         """A rectangle from its upper left corner."""
         self.axes.add_patch(Rectangle((x, y), width, height, **{"linewidth": 0.7, **options}))

@@ -1,14 +1,17 @@
-"""Shared or separate storage: the transfer of fine-tuned edits, gradients, and tests on networks of known storage."""
+"""Storage: rank-one and fine-tuned edits, gradients, and tests on networks of known storage."""
 
 from textwrap import wrap
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
+from ..data.facts import GROUPS
 from ..storage.transfer import TESTS
 from ..storage.vocabulary import BASE, CONVERGED, main_weights
 from .article import NOTE, TEXT
 from .style import (
+    DIRECTION_LABELS,
     FAINT,
     INK,
     LIGHT_BLUE,
@@ -81,7 +84,7 @@ def _draw_dots(axes, rows, labels, looks, handles):
             drawn.append((f"{look.label}, {label}", estimate))
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), labels.values())
-    axes.grid(axis="x", color=PALE)
+    axes.grid(axis="x")
     return drawn
 
 
@@ -104,13 +107,8 @@ def storage_tests(table, *, models):
     if not len(known) or not looks:
         return draw_empty("No network of known storage was tested.")
     # Where the store's weights are about as large as those around it.
-    known = known[known.scale == known.scale.unique()[np.argsort(known.scale.unique())][known.scale.nunique() // 2]]
-    power = (
-        _rank_tests(known)
-        .reindex([test for test in TESTS if test in set(table.test)])
-        .sort_values(["power", "gap"], ascending=False, kind="stable")
-        .power
-    )
+    known = known[known.scale == sorted(known.scale.unique())[known.scale.nunique() // 2]]
+    power = _sort_by_power(known, [test for test in TESTS if test in set(table.test)])
     directions = [direction for direction in EDITED if direction in set(table.edited)]
     figure = new_figure(len(directions) * (26 * len(power) + 45) + 85, NARROW)
     grid = figure.subplots(len(directions), 1, squeeze=False)[:, 0]
@@ -119,7 +117,7 @@ def storage_tests(table, *, models):
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.axhline((power >= ENOUGH).sum() - 0.5, color=FAINT, linewidth=0.8, linestyle="--")
         for y, test in enumerate(power.index):
-            rows = known[(known.test == test) & (known.edited == direction)]
+            rows, shown = known[(known.test == test) & (known.edited == direction)], []
             ends = (100 * rows.value).clip(*LIMITS)
             axes.hlines(y - 0.2, ends.min(), ends.max(), color=PALE, linewidth=5, zorder=0)
             for (people, part), (marker, color, label) in STORAGE.items():
@@ -127,33 +125,36 @@ def storage_tests(table, *, models):
                 if np.isfinite(value):
                     style = {"color": INK, "markerfacecolor": color, "markersize": 5}
                     handles[label] = _draw_clipped(axes, y - 0.2, (value,) * 3, marker, **style)
-                    descriptions.append(f"{EDITED[direction]}, {test}, {label}: {percent(value)}")
+                    shown.append(f"{label} {percent(value)}")
+            shown.append(f"power {percent(rows.power_30.mean())}")
             axes.text(LIMITS[1] + 10, y, percent(rows.power_30.mean()), va="center", fontsize=NOTE)
             for (name, look), shift in zip(looks.items(), (0.08, 0.28), strict=False):
-                shown = unknown[(unknown.model == name) & (unknown.test == test) & (unknown.edited == direction)]
-                for row in shown.itertuples():
+                own = unknown[(unknown.model == name) & (unknown.test == test) & (unknown.edited == direction)]
+                for row in own.itertuples():
                     interval = row.value, row.ci_low, row.ci_high
                     handles[look.label] = _draw_clipped(
                         axes, y + shift, interval, look.marker, color=look.color, markersize=4
                     )
-                    descriptions.append(f"{EDITED[direction]}, {test}, {look.label}: {percent(row.value)}")
+                    shown.append(f"{look.label} {percent(row.value)}")
+            descriptions.append(f"{EDITED[direction]}, {test}: {', '.join(shown)}")
         axes.set(xlim=(LIMITS[0] - 8, LIMITS[1] + 8), ylim=(len(power) - 0.4, -0.7))
         axes.set_title(EDITED[direction].capitalize(), fontsize=TEXT, x=-0.35)
         axes.text(LIMITS[1] + 10, -1, "power", fontsize=NOTE)
         axes.set_yticks(range(len(power)), ["\n".join(wrap(test, 20)) for test in power.index])
         axes.set_xlabel("transfer, % of the change", fontsize=NOTE)
         axes.tick_params(labelsize=NOTE)
-        axes.grid(axis="x", color=PALE)
+        axes.grid(axis="x")
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=NOTE)
     return Drawing(figure, {"transfer": "; ".join(descriptions)})
 
 
-def _rank_tests(known):
-    """By test: its mean power, and how far shared and separate storage lie apart, over the edited directions."""
+def _sort_by_power(known, tests):
+    """The mean power of each test, the largest first; of equal power, those where storage makes most difference."""
     shared, separate = (
         known[(known.people == people) & (known.part == 1)].groupby("test").value.mean() for people in (1, 0)
     )
-    return pd.DataFrame({"power": known.groupby("test").power_30.mean().round(2), "gap": shared - separate})
+    ranks = pd.DataFrame({"power": known.groupby("test").power_30.mean().round(2), "gap": shared - separate})
+    return ranks.reindex(tests).sort_values(["power", "gap"], ascending=False, kind="stable").power
 
 
 def _draw_clipped(axes, y, interval, marker, **style):
@@ -165,3 +166,87 @@ def _draw_clipped(axes, y, interval, marker, **style):
         if sign * end > sign * limit:
             axes.plot(limit + 5 * sign, y, arrow, color=style["color"], markersize=3)
     return mark
+
+
+MEASURES = {
+    "efficacy": "edited prompt",
+    "paraphrase": "paraphrases of it",
+    "specificity": "other people",
+    "reverse_new": "reverse, new",
+    "reverse_old": "reverse, old",
+}
+
+
+@styled
+def rank_one_edits(table, *, models):
+    """Draw rank-one edits at the traced peak, on average (above) and edit by edit (below); a column for each group.
+
+    Bars are after the edit, with intervals; ticks before it; diamonds how often the expected answer is given. Below,
+    each dot is an edit.
+    """
+    table = table[(table.seed == table.seed.min()) & (table.peak == True)]  # noqa: E712, a table without edits has no type
+    by_edit, means = table[table.fact.notna()], table[table.fact.isna()]
+    looks = {name: look for name, look in choose_looks(models).items() if name in set(means.model)}
+    groups = list(dict.fromkeys(means.group))
+    measures = [measure for measure in MEASURES if measure in set(means.measure)]
+    if not looks or not measures:
+        return draw_empty("No fact was edited.")
+    bars, dots = 13 * len(measures) * len(looks) + 50, 9 * len(measures) * len(looks) + 40
+    figure = new_figure(bars + dots + 40)
+    above, below = figure.subplots(2, len(groups), sharey=True, squeeze=False, height_ratios=(bars, dots))
+    handles, descriptions, width = {}, [], 0.8 / len(looks)
+    for axes, group in zip(above, groups, strict=True):
+        for (name, look), shift in zip(looks.items(), offsets(len(looks), width), strict=True):
+            rows = means[(means.model == name) & (means.group == group)]
+            preferred = rows[rows.statistic == "preferred"].set_index("measure")
+            after = _draw_bars(axes, preferred, measures, shift, width, look, handles)
+            exact = rows[(rows.statistic == "exact") & (rows.when == "after")]
+            exact = exact.set_index("measure").reindex(measures).value
+            hollow = {"color": INK, "markerfacecolor": "white", "markersize": 4, "clip_on": False, "zorder": 4}
+            (diamond,) = axes.plot(100 * exact, np.arange(len(measures)) + shift, "D", **hollow)
+            shares = (
+                f"{MEASURES[measure]} {percent(share)} (given {percent(exact[measure])})"
+                for measure, share in after.items()
+            )
+            descriptions.append(f"{look.label}, {_describe_group(group)}: {', '.join(shares)}")
+        axes.set(xlabel="expected answer more probable, %", xlim=(0, 104), ylim=(len(measures) - 0.5, -0.5))
+        axes.set_title(_describe_group(group))
+    for axes, group in zip(below, groups, strict=True):
+        _draw_each_edit(axes, by_edit[by_edit.group == group], measures, looks)
+    above[0].set_yticks(range(len(measures)), [MEASURES[measure] for measure in measures])
+    for axes in (*above, *below):
+        axes.grid(axis="x")
+    # Markers, because a legend would draw the vertical line of a tick horizontally.
+    tick = {"marker": "|", "markersize": 10, "markeredgewidth": 1.8, "linestyle": ""}
+    handles["before the edit"] = Line2D([], [], color=INK, **tick)
+    handles["after it, 95% interval"] = Line2D([], [], color=INK, linewidth=1.1)
+    handles["after it, given as the answer"] = diamond
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return Drawing(figure, {"models": "; ".join(descriptions)})
+
+
+def _describe_group(group):
+    return f"trained {DIRECTION_LABELS[group]}" if group in GROUPS else "not trained here"
+
+
+def _draw_each_edit(axes, table, measures, looks):
+    """Draw a dot for each edit: its change of the expected answer's lead over the alternative."""
+    table = table[table.when == "change"]
+    for (name, look), shift in zip(looks.items(), offsets(len(looks), 0.35), strict=True):
+        rows = table[(table.model == name) & table.measure.isin(measures)]
+        y = rows.measure.map(measures.index) + shift
+        axes.plot(rows.value, y, look.marker, color=look.color, markersize=3.5, alpha=0.6)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set(xlabel="change of its lead by each edit, nats", ylim=(len(measures) - 0.5, -0.5))
+
+
+def _draw_bars(axes, rows, measures, shift, width, look, handles):
+    """Draw one model's bars, `shift` off the measures' positions; return the shares after the edit."""
+    before, after = (rows[rows.when == when].reindex(measures) for when in ("before", "after"))
+    y = np.arange(len(measures)) + shift
+    style = {"color": look.color, "alpha": 0.75, "edgecolor": "white", "linewidth": 0}
+    hatch = "" if look.line == "-" else "///"
+    handles[f"{look.label}, after the edit"] = axes.barh(y, 100 * after.value, 0.9 * width, hatch=hatch, **style)
+    axes.hlines(y, 100 * after.ci_low, 100 * after.ci_high, color=INK, linewidth=1.1)
+    axes.vlines(100 * before.value, y - 0.45 * width, y + 0.45 * width, color=INK, linewidth=1.8, zorder=3)
+    return after.value

@@ -58,6 +58,8 @@ RC = {
     "axes.labelcolor": INK,
     "axes.edgecolor": FAINT,
     "axes.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "grid.color": PALE,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.color": INK,
@@ -163,11 +165,22 @@ def choose_looks(models):
     return looks
 
 
-def add_title(axes, title, note):
-    """Set the title of axes, with a fainter note below it."""
-    axes.set_title(title, pad=16)
-    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(note, (0, 1), (0, 5), **place, fontsize=SMALL, color=FAINT)
+def draw_intervals(axes, x, rows, value="accuracy", *, scale=100, interval=None, **style):
+    """Draw a line or marks at `x` in `style`, with vertical 95% intervals in the style `interval`; return their handle.
+
+    `rows` is a table with the columns `value`, ci_low and ci_high, which are multiplied by `scale`.
+    """
+    interval = {"color": style["color"], "linewidth": 0.9} | (interval or {})
+    axes.vlines(x, scale * rows.ci_low, scale * rows.ci_high, **interval)
+    return axes.plot(x, scale * rows[value], **style)[0]
+
+
+def add_color_bar(figure, image, panels, label, location="bottom", **options):
+    """Add the scale of a heat map of shares beside its panels."""
+    bar = figure.colorbar(image, ax=list(panels), location=location, aspect=40, **options)
+    bar.formatter = lambda share, _: percent(share)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
 
 
 def first_model(models, family):

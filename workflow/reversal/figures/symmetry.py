@@ -21,13 +21,13 @@ from .style import (
     GREEN,
     INK,
     NARROW,
-    PALE,
     PURPLE,
     RULE,
     SMALL,
     Drawing,
     choose_looks,
     draw_empty,
+    draw_intervals,
     new_figure,
     number,
     offsets,
@@ -109,8 +109,7 @@ def symmetry(table, *, models):
                 descriptions.append(f"{run.label}, {', '.join(values)}")
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.set(title=TITLES[statistic], xlim=(-0.15, 1.03), ylim=(len(shown) - 0.5, -0.5))
-        axes.grid(axis="x", color=PALE)
-        axes.set_axisbelow(True)
+        axes.grid(axis="x")
     panels[0].set_yticks(range(len(shown)), [LABELS[pair] for pair in shown])
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return Drawing(figure, {"models": "; ".join(descriptions)})
@@ -146,15 +145,15 @@ def symmetry_layers(table, *, models):
             x, color, line = rows.layer + shift, run.look.color, "-" if run.is_tuned else ":"
             style = {"color": color, "linewidth": 1.3, "linestyle": line, "marker": run.look.marker}
             style |= {"markersize": 4.5, "markerfacecolor": color if run.is_tuned else "white"}
-            axes.vlines(x, rows.ci_low, rows.ci_high, color=color, linewidth=1, alpha=0.7)
-            handles[run.label] = axes.plot(x, rows.value, **style)[0]
+            interval = {"linewidth": 1, "alpha": 0.7}
+            handles[run.label] = draw_intervals(axes, x, rows, "value", scale=1, interval=interval, **style)
             axes.plot(x, rows.ceiling, color=color, linewidth=0.8, linestyle=line, alpha=0.5)
             if run.is_tuned and len(rows):
                 low, high = number(rows.value.min(), 2), number(rows.value.max(), 2)
                 descriptions.append(f"{concept}s, {run.label} {low} to {high}")
         axes.set(title=f"{concept}s", xlabel="layer", ylim=(-0.15, 1.05), xticks=sorted(set(table.layer.astype(int))))
         axes.axhline(0, color=FAINT, linewidth=0.8)
-        axes.grid(axis="y", color=PALE)
+        axes.grid(axis="y")
     panels[0].set_ylabel("debiased CKA of hidden states:\nas subject × as answer")
     handles["ceilings"] = Line2D([], [], color=FAINT, linewidth=0.8)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
@@ -227,7 +226,7 @@ def symmetry_spectra(spectra, table, *, models):
             handles[f"{concept}s"] = Line2D([], [], color=color)
         left.set(ylim=(0, 1.02), ylabel=run.label.replace(" before", "\nbefore"))
         for axes in (left, right):
-            axes.grid(axis="y", color=PALE)
+            axes.grid(axis="y")
     panels[0, 0].set_title("variance explained")
     panels[0, 1].set_title("overlap of subspaces")
     panels[-1, 0].set_xlabel("by components 1 to …")
@@ -253,10 +252,8 @@ def _draw_overlaps(axes, table, run, shown, color):
     for pair, marker in zip(shown, "Do", strict=True):
         found = rows[rows.comparison == pair].sort_values("layer")
         x = found.layer + shift + (0.4 if marker == "D" else 0)
-        axes.vlines(x, found.ci_low, found.ci_high, color=color, linewidth=1)
-        axes.plot(
-            x, found.value, marker, linestyle="" if marker == "D" else "-", color=color, markersize=4, linewidth=1.2
-        )
+        style = {"marker": marker, "linestyle": "" if marker == "D" else "-", "color": color, "markersize": 4}
+        draw_intervals(axes, x, found, "value", scale=1, interval={"linewidth": 1}, linewidth=1.2, **style)
         axes.plot(x, found.null_mean, "_", color=INK, markersize=9)
         axes.plot(x, found.matched_mean, "x", color=INK, markersize=4)
         if marker == "o":

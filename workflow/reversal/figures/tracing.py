@@ -23,9 +23,11 @@ from .style import (
     SMALL,
     VERMILLION,
     Drawing,
+    add_color_bar,
     choose_looks,
     describe_split,
     draw_empty,
+    draw_intervals,
     first_model,
     ink_on,
     new_figure,
@@ -52,6 +54,7 @@ MAX_TOKENS, MAX_STEPS = 34, 3
 PITCH, GUTTER = 9.8, 66  # height of a token's row and width of its label, in points
 NO_TRACES = "Too few facts were traced to draw anything."
 EFFECT = "indirect effect on the answer, nats"
+FAINT_INTERVAL = {"linewidth": 0.8, "alpha": 0.5}
 
 
 class Panel(NamedTuple):
@@ -82,7 +85,7 @@ def choose_panels(traced, models, directions=(FORWARD, REVERSE)):
 
 
 @styled
-def trace_facts(traces, *, models, kind="state"):
+def trace_facts(traces, *, models):
     """Traces of one fact, tokens by layers: a panel for each step, a row for each model and direction.
 
     `traces` is {(model, split): [`FactTrace`]}. As in all figures here, only the leading corruption is drawn.
@@ -90,15 +93,15 @@ def trace_facts(traces, *, models, kind="state"):
     corruption = vocabulary.choose_corruption(
         name for group in traces.values() for trace in group for name in trace.kinds
     )
-    traces = {key: [t for t in group if kind in t.kinds.get(corruption, [])] for key, group in traces.items()}
+    traces = {key: [t for t in group if "state" in t.kinds.get(corruption, [])] for key, group in traces.items()}
     rows = choose_panels({key for key, group in traces.items() if group}, models)
     if not rows:
         return draw_empty(NO_TRACES)
-    chosen = choose_fact([traces[row.model, row.split] for row in rows], corruption, kind)
+    chosen = choose_fact([traces[row.model, row.split] for row in rows], corruption)
     notes = [f"fact {plain(trace.metadata['fact'])}" for trace in chosen]
-    figure = _draw_maps(zip((row.title for row in rows), notes, chosen, strict=True), corruption, kind)
+    figure = _draw_maps(zip((row.title for row in rows), notes, chosen, strict=True), corruption, "state")
     facts = ", ".join(dict.fromkeys(plain(trace.metadata["fact"]) for trace in chosen))
-    return Drawing(figure, {"facts": facts, "ways": len(rows), "kind": KINDS[kind]})
+    return Drawing(figure, {"facts": facts, "ways": len(rows)})
 
 
 def _draw_maps(panels, corruption, kind):
@@ -131,12 +134,12 @@ def _draw_maps(panels, corruption, kind):
     return sheet.finish()
 
 
-def choose_fact(groups, corruption, kind):
+def choose_fact(groups, corruption):
     """One trace from each group of traces: of the fact in most groups that has the largest effects."""
     largest = {}
     for group in groups:
         for trace in group:
-            effects = trace.indirect_effects(corruption, kind)
+            effects = trace.indirect_effects(corruption, "state")
             largest.setdefault(trace.metadata["fact"], []).append(float(np.nanmax(effects)))
     best = min(largest, key=lambda fact: (-len(largest[fact]), -sum(largest[fact]), fact))
     return [next((t for t in group if t.metadata["fact"] == best), group[0]) for group in groups]
@@ -224,11 +227,9 @@ def trace_average(table, *, models):
         note = f"\ntotal effect {number(total.iloc[0], 1)} nats" if len(total) else ""
         title = panel.title.replace(": ", "\n").replace(", ", ",\n")
         axes.set_title(f"{title}\n{_count_facts(rows)}{note}")
-    bar = figure.colorbar(image, ax=list(grid.flat), location="bottom", aspect=40, fraction=0.03, pad=0.02)
-    bar.ax.xaxis.set_major_formatter(lambda share, _: percent(share))
     note = f"\nnot drawn: roles that recover less than {percent(MIN_SHARE)} everywhere" if idle else ""
-    bar.set_label(f"share of the total effect recovered;   * subject   grey: too few such tokens{note}")
-    bar.outline.set_visible(False)
+    label = f"share of the total effect recovered;   * subject   grey: too few such tokens{note}"
+    add_color_bar(figure, image, grid.flat, label, fraction=0.03, pad=0.02)
     named = ", ".join(f"{panel.title} ({_count_facts(rows)})" for panel, rows in zip(columns, tables, strict=True))
     peaks = {kind: _describe_peaks(maps[kind], roles, columns) for kind in kinds}
     alt_values = {"columns": named, "idle": ", ".join(idle) or "none"}
@@ -489,7 +490,8 @@ def corrupted_steps(table, *, models):
         rows = subject[subject.split == split]
         for schedule, (label, look) in SCHEDULES.items():
             handles[label] = _draw_curve(axes, rows[rows.corrupted == schedule], "step", look)
-        axes.set_title(f"{_break_title(split)}\n{_count_facts(rows)}")
+        title = describe_split(split).replace(", ", ",\n")
+        axes.set_title(f"{title}\n{_count_facts(rows)}")
         axes.set_xlabel("denoising step", labelpad=1)
         latest = rows[(rows.corrupted == "until") & (rows["mean"] >= 0.5)].step.max()
         alt_texts.append(f"{describe_split(split)}, half are right if it is corrupted up to step {latest:.0f}")
@@ -499,9 +501,9 @@ def corrupted_steps(table, *, models):
             rows = split_rows[split_rows.kind == kind].sort_values("layer")
             if len(rows):
                 x = rows.layer.astype(float) + shift
-                axes.vlines(x, rows.ci_low, rows.ci_high, color=color, linewidth=0.8, alpha=0.5)
                 label = f"{KINDS[kind]} of one layer corrupted at all steps"
-                handles[label] = axes.plot(x, rows["mean"], marker, color=color, markersize=4)[0]
+                look = {"color": color, "marker": marker, "linestyle": "", "markersize": 4}
+                handles[label] = draw_intervals(axes, x, rows, "mean", scale=1, interval=FAINT_INTERVAL, **look)
                 worst = rows.loc[rows["mean"].idxmin()]
                 site = f"{KINDS[kind]} of layer {worst.layer:.0f}"
                 alt_texts.append(f"{describe_split(split)}, {percent(worst['mean'])} right without the {site}")
@@ -515,10 +517,6 @@ def corrupted_steps(table, *, models):
         axes.set_ylabel("answers right")
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2)
     return Drawing(figure, {"tests": "; ".join(alt_texts)})
-
-
-def _break_title(split):
-    return describe_split(split).replace(", ", ",\n")
 
 
 @styled
