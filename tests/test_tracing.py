@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from benchmarks import naive_trace
 from reversal.models import network as networks
 from reversal.tracing import engine, llama
-from reversal.tracing.vocabulary import UNSEVERED_KINDS
+from reversal.tracing.vocabulary import KINDS
 
 GOLDEN = Path(__file__).parent / "golden" / "rome"
 PATCHES = [("state", None), ("mlp", None), ("attn", None), ("state", "mlp"), ("state", "attn")]
@@ -84,7 +84,7 @@ def make_problem(net, query, **options):
 
 
 @pytest.mark.parametrize("by_hooks", [False, True])
-@pytest.mark.parametrize("kind", UNSEVERED_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_restored_probability_equals_romes(kind, by_hooks, monkeypatch):
     if by_hooks:
         monkeypatch.setattr(llama, "is_supported", lambda net: False)

@@ -38,7 +38,7 @@ def make_trace(fact="f", *, kinds=None, roles=SOME_ROLES, steps=3, layers=2, win
                 effect = share * total[:, None, None]
                 restored = CLEAN - total[:, None, None] + effect
                 arrays[array_name(score, corruption, "restored", kind, window)] = scale * restored
-                if main and score == "log_probability":
+                if main and score == "log_probability" and kind == "state":
                     arrays[array_name(score, corruption, "necessary", kind, window)] = (CLEAN - 0.5 * effect)[:1]
     arrays = {key: array.astype(np.float32) for key, array in arrays.items()}
     metadata = {"fact": fact, "t1": 0, "t2": steps - 1} | (metadata or {})

@@ -39,11 +39,6 @@ class Problem(NamedTuple):
         """The (position, token) pairs of the answer."""
         return list(self.answer.items()) if isinstance(self.answer, Mapping) else self.answer
 
-    def exchange_runs(self):
-        """The same problem with clean and corrupted exchanged (one draw), so that restoring measures necessity."""
-        [corrupted] = self.corrupted
-        return self._replace(clean=corrupted, corrupted=self.clean[None])
-
 
 class Runs(NamedTuple):
     """Log-probabilities of the A answer tokens, in the order of `answer`, in ROME's three kinds of runs."""
