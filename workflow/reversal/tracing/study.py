@@ -192,15 +192,18 @@ def trace_split(net, tokenizer, rows, completions, settings, *, split="", job=No
 def find_answered(tokenizer, rows, completions, settings):
     """The questions to trace, a list of `AnsweredQuestion`, and {fact: reason} for facts that are not traced."""
     partners = _collect_partners(tokenizer, rows)
-    questions, outcomes = [], {}
+    questions, reasons = [], {}
     for fact, chosen in choose_prompts(rows, completions).items():
         question = find_answer(tokenizer, *chosen) if chosen else None
-        outcomes[fact] = _decide_outcome(question, settings.min_answer_tokens)
-        if outcomes[fact] == TRACED:
+        if question is None:
+            reasons[fact] = NOT_ANSWERED
+        elif question.answer[1] - question.answer[0] < settings.min_answer_tokens:
+            reasons[fact] = TOO_SHORT
+        elif len(questions) == settings.max_facts:
+            reasons[fact] = NOT_NEEDED
+        else:
             questions.append(question._replace(partner=choose_partner(question, partners)))
-    most = len(questions) if settings.max_facts is None else settings.max_facts
-    outcomes |= {question.row.fact: NOT_NEEDED for question in questions[most:]}
-    return questions[:most], {fact: outcome for fact, outcome in outcomes.items() if outcome != TRACED}
+    return questions, reasons
 
 
 def _check_measures(question):
@@ -494,9 +497,3 @@ def _collect_partners(tokenizer, rows):
         subject, answer = (example.ids[slice(*span)] for span in (example.subject, example.answer))
         partners.setdefault(row.template, {})[row.fact] = Partner(subject, answer)
     return partners
-
-
-def _decide_outcome(question, min_answer_tokens):
-    if question is None:
-        return NOT_ANSWERED
-    return TOO_SHORT if question.answer[1] - question.answer[0] < min_answer_tokens else TRACED
