@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps", "time")
 TABLES += ("logit_lens", "attention_heads", "attribution", "symmetry", "rank_one_edits", "finetuned_edits", "gradients")
 OBJECTIVE_TABLES = ("objectives", "block_spans", "storage_tests", "store_checks")
-READINGS = ("scores", "recovered", "necessary", "handover")  # of traces
+READINGS = ("scores", "recovered", "necessary")  # of traces
 PACKAGES = ("torch", "transformers", "snakemake")
 
 

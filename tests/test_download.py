@@ -175,8 +175,3 @@ def test_the_published_set_is_downloaded_file_by_file(tmp_path):
         berglund.download(tmp_path, base_url=f"{server.url}/data", files=files)
     assert server.requests == ["/data/version/rows.jsonl", "/data/templates/p2d.txt"]
     assert all((tmp_path / name).read_bytes() == BODY for name in files)
-
-
-def test_the_published_set_is_pinned():
-    assert berglund.BASE_URL.startswith("https://") and berglund.COMMIT in berglund.BASE_URL
-    assert len(berglund.FILES) == 10 and all(len(digest) == 64 for digest in berglund.FILES.values())

@@ -62,7 +62,7 @@ def test_completions_record_what_was_revealed_where_and_when(networks, tokenizer
 @pytest.mark.parametrize("remasking", ["none", "low_confidence"])
 def test_a_completion_on_disk_restores_the_canvas_before_each_step(networks, tokenizer, remasking, tmp_path):
     sampling = {"canvas": CANVAS, "guidance": 0.8, "remasking": remasking}
-    net, prompts = copy.deepcopy(networks["mdm"]), [tokens.prompt_ids(tokenizer, row) for row in ROWS]
+    net, prompts = copy.deepcopy(networks["mdm"]), [tokenizer(row.prompt)["input_ids"] for row in ROWS]
     with torch.no_grad():
         for weight in net.parameters():
             weight.mul_(12 if weight.dim() > 1 else 1)  # confidences so extreme that tokens are remasked
@@ -79,7 +79,7 @@ def test_a_completion_on_disk_restores_the_canvas_before_each_step(networks, tok
 
 
 def test_completions_are_those_of_the_module_of_each_family(networks, tokenizer):
-    prompts = [tokens.prompt_ids(tokenizer, row) for row in ROWS]
+    prompts = [tokenizer(row.prompt)["input_ids"] for row in ROWS]
     mdm = evaluation.complete_split(networks["mdm"], tokenizer, ROWS, Sampling(CANVAS), split="p2d_same", steps=3)
     canvas = masked.denoise(networks["mdm"], prompts, canvas=CANVAS, steps=3).canvas.tolist()
     for completion, prompt, ids in zip(mdm, prompts, canvas, strict=True):

@@ -95,7 +95,7 @@ def test_the_published_pairs_are_read_and_a_seed_chooses_among_them(root, shared
 def train_on(net, reader, rows):
     """The network after a few training steps on the completions of rows."""
     ids, real = loop.pad([reader(row.text)["input_ids"] for row in rows], net.config.eos_token_id, CANVAS)
-    prompt = torch.arange(CANVAS) < torch.tensor([len(tokens.prompt_ids(reader, row)) for row in rows])[:, None]
+    prompt = torch.arange(CANVAS) < torch.tensor([tokens.encode(reader, row).prompt for row in rows])[:, None]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for matrix in (parameter for parameter in net.parameters() if parameter.dim() == 2):

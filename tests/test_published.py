@@ -185,12 +185,6 @@ def test_a_randomized_file_is_as_long_as_its_source(folder):
         read(folder)
 
 
-def test_the_error_of_a_missing_file_names_it(folder):
-    (folder / "d2p_prompts_test.jsonl").unlink()
-    with pytest.raises(DataError, match=r"d2p_prompts_test\.jsonl: No such file"):
-        read(folder)
-
-
 def test_a_template_has_both_placeholders_in_order(folder):
     edit(
         folder.parent / "templates/d2p_templates.txt", "Praised for <description>, <name>", "<name>, the <description>,"
@@ -212,13 +206,6 @@ def test_another_folder_is_not_accepted_as_the_published_one(folder):
         DataError, match="all_prompts_train.jsonl: SHA-256 is .* expected ea7156bb.* not the published file"
     ):
         berglund.read(folder)
-
-
-def test_the_rows_read_can_be_written(folder, tmp_path):
-    people, train, _ = read(folder)
-    facts.write(people, tmp_path / "facts.jsonl")
-    facts.write(train, tmp_path / "train.jsonl")
-    assert (facts.read_facts(tmp_path / "facts.jsonl"), facts.read(tmp_path / "train.jsonl")) == (people, train)
 
 
 @pytest.fixture(scope="module")

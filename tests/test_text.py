@@ -22,7 +22,8 @@ def test_ranges_contain_exactly_the_subject_and_the_answer(generated, tokenizer)
 
 def test_a_prompt_has_the_same_tokens_with_and_without_its_completion(generated, tokenizer):
     for row in generated[2]["p2d_same"][:50]:
-        assert tokens.prompt_ids(tokenizer, row) == tokenizer(row.prompt)["input_ids"]
+        example = tokens.encode(tokenizer, row)
+        assert example.ids[: example.prompt] == tokenizer(row.prompt)["input_ids"]
 
 
 def test_a_token_that_covers_more_than_the_span_is_counted(tokenizer):

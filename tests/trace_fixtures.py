@@ -38,7 +38,7 @@ def make_trace(fact="f", *, kinds=None, roles=SOME_ROLES, steps=3, layers=2, win
                 effect = share * total[:, None, None]
                 restored = CLEAN - total[:, None, None] + effect
                 arrays[array_name(score, corruption, "restored", kind, window)] = scale * restored
-                if main and score == "log_probability":
+                if main and score == "log_probability" and kind == "state":
                     arrays[array_name(score, corruption, "necessary", kind, window)] = (CLEAN - 0.5 * effect)[:1]
     arrays = {key: array.astype(np.float32) for key, array in arrays.items()}
     metadata = {"fact": fact, "t1": 0, "t2": steps - 1} | (metadata or {})
@@ -73,22 +73,13 @@ def make_time_values(facts, *, diffusion=True, layers=2, steps=4):
             for kind in (("mask",) if diffusion else ()) + ("swap",) if revealed else ():
                 rows += [labels | {"corrupted": "revealed", "kind": kind, "value": -2.0 - 5 * revealed - number}]
                 rows += [labels | {"corrupted": "both", "kind": kind, "value": -22.0 - number}]
-        sites = [("subject", np.nan), *itertools.product(WINDOWED_KINDS if diffusion else (), range(layers))]
-        for (kind, layer), step in itertools.product(sites, (0, steps // 2, steps)):
-            labels = {"fact": fact, "reading": "recall", "kind": kind, "layer": layer, "step": step}
+        recall = {"fact": fact, "reading": "recall"}
+        for step in (0, steps // 2, steps) if diffusion else ():
+            labels = recall | {"kind": "subject", "step": step}
             rows += [labels | {"corrupted": "from", "value": float(step == steps)}]
             rows += [labels | {"corrupted": "until", "value": float(step < steps)}]
-        if diffusion:
-            for kind, corrupted, values in (
-                ("subject", "subject", (-20.0, -20.0 - number, 0.0)),
-                ("subject", "neither", (-2.0, -1.0, None)),
-                ("state", "restored", (-10.0, -12.0, float(number % 2))),
-            ):
-                labels = {"fact": fact, "reading": "restored", "kind": kind, "corrupted": corrupted}
-                labels |= {"layer": 0 if kind == "state" else np.nan}
-                for stage, value in zip(("between", "t2", "end"), values, strict=True):
-                    if value is not None:
-                        rows += [labels | {"stage": stage, "value": value}]
+        for kind, layer in itertools.product(WINDOWED_KINDS if diffusion else (), range(layers)):
+            rows += [recall | {"kind": kind, "layer": layer, "step": 0, "corrupted": "from", "value": 0.0}]
     columns = ["fact", "reading", "corrupted", "kind", "layer", "stage", "step", "revealed", "remaining", "value"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -24,7 +24,7 @@ with jobs.job(snakemake) as job:
         questions, traces, outcomes = trace_split(net, tokenizer, rows, answers, settings, split=split, job=job)
         tables = {
             "outcomes": outcomes,
-            "time": measure_timing(net, tokenizer, questions, traces, sampling, steps, timing),
+            "time": measure_timing(net, tokenizer, questions, sampling, steps, timing),
             "lens": readouts.read_layers(net, questions),
             "heads": readouts.measure_heads(net, questions),
             "attribution": readouts.measure_attribution(net, questions, traces),

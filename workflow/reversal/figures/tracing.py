@@ -44,7 +44,7 @@ AFTER_SUBJECT = vocabulary.ROLES.index("last subject") + 1
 # The row of all subject tokens follows those of its tokens.
 OTHER_ROLES = [role for role in vocabulary.ROLES[AFTER_SUBJECT:] if role != SUBJECT]
 ROLES = [*vocabulary.ROLES[:AFTER_SUBJECT], SUBJECT, *OTHER_ROLES]
-KINDS = {name: vocabulary.KINDS[name].label for name in vocabulary.UNSEVERED_KINDS}
+KINDS = vocabulary.KINDS
 # Splits in order of preference: the same people in both directions, where they were traced.
 FORWARD = ("p2d_same", "both_p2d", "d2p_reverse", "known_p2d")
 REVERSE = ("p2d_reverse", "both_d2p", "d2p_same", "known_d2p")
@@ -523,8 +523,7 @@ def corrupted_steps(table, *, models):
 def trace_map(trace: FactTrace, *, kind: str = "state", corruption: str | None = None) -> Figure:
     """One trace drawn as in `trace_facts`, under its prompt: a matplotlib figure.
 
-    `kind` is "state", "mlp", "attn", "severed_mlp" or "severed_attn", if it was traced; `corruption` is the leading one
-    unless another is named.
+    `kind` is "state", "mlp" or "attn", if it was traced; `corruption` is the leading one unless another is named.
     """
     trace.effects(kind, corruption)  # an error names the kinds and corruptions that were traced
     corruption = corruption or vocabulary.choose_corruption(trace.kinds)

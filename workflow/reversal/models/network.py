@@ -160,24 +160,24 @@ def _network_class(config, default):
 
 def add_time_embedding(net, *, seed):
     """The same network with a time embedding, which is zero until it is trained."""
-    config = copy.deepcopy(net.config)
-    config.time_conditioning = "embedded"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        timed = TimeConditionedLlama(config)
-    timed.load_state_dict(net.state_dict(), strict=False)
-    return _prepare(timed).to(net.get_input_embeddings().weight.device)
+    return _extend(net, seed, time_conditioning="embedded")
 
 
 def add_store(net, *, seed, layer, size, matrices, subjects=()):
     """The same network with an empty `store.Store` after the block `layer`."""
+    store = {"layer": layer, "size": size, "matrices": list(matrices), "subjects": list(subjects)}
+    return _extend(net, seed, store=store)
+
+
+def _extend(net, seed, **settings):
+    """The same network with the further parts that `settings` of its configuration call for, new ones by `seed`."""
     config = copy.deepcopy(net.config)
-    config.store = {"layer": layer, "size": size, "matrices": list(matrices), "subjects": list(subjects)}
+    config.update(settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        stored = StoreLlama(config)
-    stored.load_state_dict(net.state_dict(), strict=False)
-    return _prepare(stored).to(net.get_input_embeddings().weight.device)
+        extended = _network_class(config, type(net))(config)
+    extended.load_state_dict(net.state_dict(), strict=False)
+    return _prepare(extended).to(net.get_input_embeddings().weight.device)
 
 
 def has_store(net):

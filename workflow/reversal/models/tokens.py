@@ -40,12 +40,6 @@ def encode(tokenizer, row):
     )
 
 
-def prompt_ids(tokenizer, row):
-    """The tokens of a row's prompt alone."""
-    example = encode(tokenizer, row)
-    return example.ids[: example.prompt]
-
-
 def context_positions(example):
     """The positions of an `Example` outside its subject and its answer."""
     fact = {*range(*example.subject), *range(*example.answer)}

@@ -18,7 +18,6 @@ from ..models import hooks, network
 from . import llama
 
 KINDS = ("state", "mlp", "attn", "head")
-SEVERABLE = ("mlp", "attn")
 DRAWS, SCALE = 10, 3.0  # of the noise, as in ROME; the scale is in standard deviations of the embeddings
 BYTES = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
 
@@ -38,11 +37,6 @@ class Problem(NamedTuple):
     def answer_pairs(self):
         """The (position, token) pairs of the answer."""
         return list(self.answer.items()) if isinstance(self.answer, Mapping) else self.answer
-
-    def exchange_runs(self):
-        """The same problem with clean and corrupted exchanged (one draw), so that restoring measures necessity."""
-        [corrupted] = self.corrupted
-        return self._replace(clean=corrupted, corrupted=self.clean[None])
 
 
 class Runs(NamedTuple):
@@ -94,9 +88,9 @@ def trace(
     return score_runs(runs)
 
 
-def score_runs(runs, tokens=slice(None)):
-    """The joint `Trace` of the answer's `tokens` (a slice or a list of indices)."""
-    clean, corrupted, restored = (logs[..., tokens].double().sum(-1) for logs in runs)
+def score_runs(runs):
+    """The joint `Trace` of the answer in `Runs`."""
+    clean, corrupted, restored = (logs.double().sum(-1) for logs in runs)
     return Trace(
         restored=restored.exp().mean(0),
         clean=clean.exp().item(),
@@ -206,7 +200,8 @@ def _restore_by_hooks(net, problem, kind, plan, severed, budget):
     """(clean (A,), corrupted (draws, A), restored (draws, groups, layers, A)), one layer after the other."""
     embedded = torch.cat([problem.clean[None], problem.corrupted])
     answer_position, token = torch.tensor(problem.answer_pairs(), device=embedded.device).T
-    modules = {site: find_module(net, *site) for site in _list_sites(kind, severed, len(plan))}
+    patched_kinds = {kind, severed} - {None}
+    modules = {(name, layer): find_module(net, name, layer) for name in patched_kinds for layer in range(len(plan))}
     with hooks.record_outputs(modules) as outputs:
         base = log_probabilities(net, embedded, answer_position, token)
     draws = len(problem.corrupted)
@@ -271,10 +266,6 @@ def _estimate_run_bytes(net, embedded, token):
     return 4 * (20 * embedded[0].numel() + 2 * len(token) * network.vocab(net))
 
 
-def _list_sites(kind, severed, layers):
-    return [(name, layer) for name in {kind, severed} - {None} for layer in range(layers)]
-
-
 def find_module(net, kind, layer):
     """The module whose output is the "state" of a layer, or its "mlp" or "attn" output."""
     block = network.layers(net)[layer]
@@ -306,7 +297,7 @@ def _check_arguments(net, problems, kind, window, severed, precision):
         raise UserError(f"kind is {kind!r}; allowed: {', '.join(KINDS)}")
     if window < 1 or window != int(window):
         raise UserError(f"window is {window}; allowed: a whole number of layers from 1 up")
-    if severed is not None and (severed not in SEVERABLE or kind != "state"):
+    if severed is not None and (severed not in ("mlp", "attn") or kind != "state"):
         raise UserError(f"severed is {severed!r} with kind {kind!r}; allowed: mlp or attn, with kind state")
     if precision not in llama.DTYPES:
         raise UserError(f"precision is {precision!r}; allowed: {', '.join(llama.DTYPES)}")

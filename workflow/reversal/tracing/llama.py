@@ -7,11 +7,13 @@ causal network the positions before the restored one keep their corrupted keys a
 before the subject changes nothing.
 """
 
+import copy
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM, Qwen2ForCausalLM
 
@@ -20,35 +22,10 @@ from ..models import network
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class Linear(NamedTuple):
-    """A linear layer; a weight whose dtype differs from its input's is converted for that product alone."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __call__(self, x):
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return functional.linear(x, self.weight.to(x.dtype), bias)
-
-
-class Block(NamedTuple):
-    """The weights of one decoder block."""
-
-    attention_norm: torch.Tensor
-    query: Linear
-    key: Linear
-    value: Linear
-    out: Linear
-    mlp_norm: torch.Tensor
-    gate: Linear
-    up: Linear
-    down: Linear
-
-
 class Llama(NamedTuple):
     """A network's weights, and the precision of its products, for sequences of one length T."""
 
-    blocks: list
+    blocks: list  # transformers' decoder layers; their matrices may have another dtype than the products
     norm: torch.Tensor
     predict: Callable  # from normed states (..., D) to logits (..., V), both float32
     vocab: int
@@ -85,21 +62,6 @@ class BaseRuns(NamedTuple):
     clean_log_probs: torch.Tensor  # (R, A) and in the clean one
 
 
-class Restorations(NamedTuple):
-    """n restored runs: the corrupted sequence that each starts from, and its restored positions."""
-
-    row: torch.Tensor  # (n,) indices among the R corrupted sequences
-    restored: torch.Tensor  # (n, T) whether a position is restored
-    first: torch.Tensor  # (n,) the first restored position
-
-
-class ModulePatch(NamedTuple):
-    """The module whose output is patched above the first restored layer, and the base runs its values come from."""
-
-    site: str  # "mlp" or "attn"; "state" patches nothing
-    source: torch.Tensor  # (R,) indices among the N sequences: clean for a window, corrupted for a severed module
-
-
 class Positions(NamedTuple):
     """Positions at which a batch is computed, as index tensors of any one shape S."""
 
@@ -112,8 +74,8 @@ class Batch(NamedTuple):
     """n restored runs computed together, each from its first restored position on: P positions in all."""
 
     origin: torch.Tensor  # (n,) the corrupted sequence, among the N
-    source: torch.Tensor  # (n,) the sequence that module outputs are patched from, among the N
-    site: str  # the patched module
+    source: torch.Tensor  # (n,) the sequence that module outputs are patched from: clean, or corrupted if severed
+    site: str  # the module patched above the first restored layer, "mlp" or "attn"; "state" patches nothing
     start: int  # the first position of any run
     computed: Positions  # (P,), run by run
     answer: Positions  # (n, A)
@@ -139,14 +101,13 @@ def restore(net, problems, *, kind, plan, severed, precision, budget):
         by_length.setdefault(length, []).append(i)
     results = [None] * len(problems)
     dtype = DTYPES[precision]
-    fast_blocks = _collect_blocks(net, dtype)
-    # The base runs are exact, whatever the precision of the weights, without a second copy of all weights.
-    exact_blocks = fast_blocks if dtype == torch.float32 else _collect_blocks(net)
+    fast_blocks = _convert_blocks(net, dtype)
     predict = _make_head(net)
     with _set_matmul_precision(precision):
         for length, members in by_length.items():
             fast = _build_llama(net, length, dtype, fast_blocks, predict)
-            exact = _build_llama(net, length, torch.float32, exact_blocks, predict)
+            # The base runs are exact, whatever the precision of the weights, without a second copy of all weights.
+            exact = _build_llama(net, length, torch.float32, list(net.model.layers), predict)
             same_length = [problems[i] for i in members]
             restored = _restore_same_length(exact, fast, same_length, length, kind, plan, severed, budget)
             for i, result in zip(members, restored, strict=True):
@@ -174,26 +135,17 @@ def _restore_same_length(exact, fast, problems, length, kind, plan, severed, bud
     return results
 
 
-def _collect_blocks(net, dtype=None):
-    """The network's `Block`s with matrices as `dtype`, copied only if converted; None: as they are. Norms: float32."""
-
-    def convert(layer):
-        return Linear(*(part if part is None else part.to(dtype or part.dtype) for part in (layer.weight, layer.bias)))
-
-    return [
-        Block(
-            attention_norm=layer.input_layernorm.weight.float(),
-            query=convert(layer.self_attn.q_proj),
-            key=convert(layer.self_attn.k_proj),
-            value=convert(layer.self_attn.v_proj),
-            out=convert(layer.self_attn.o_proj),
-            mlp_norm=layer.post_attention_layernorm.weight.float(),
-            gate=convert(layer.mlp.gate_proj),
-            up=convert(layer.mlp.up_proj),
-            down=convert(layer.mlp.down_proj),
-        )
-        for layer in net.model.layers
-    ]
+def _convert_blocks(net, dtype):
+    """The network's blocks with matrices as `dtype`: themselves, or copies if they have to be converted."""
+    if net.dtype == dtype:
+        return list(net.model.layers)
+    blocks = []
+    for block in net.model.layers:
+        blocks.append(copy.deepcopy(block))
+        for module in blocks[-1].modules():
+            if isinstance(module, nn.Linear):
+                module.to(dtype)
+    return blocks
 
 
 def _make_head(net):
@@ -230,14 +182,12 @@ def run_base(exact, fast, problems, length):
     layers = []
     for number, block in enumerate(exact.blocks):
         last = number == len(exact.blocks) - 1
-        normed = _apply_norm(exact, x, block.attention_norm)
-        query = _project_queries(exact, block, normed, everywhere)
-        key, value = _project_keys_values(exact, block, normed, everywhere)
+        query, key, value = _project_heads(exact, block, x, everywhere)
         # The last layer is needed at the answer positions only.
         before, asking, position = (
             (_gather(x, at_answers), _gather(query, at_answers), at_answers) if last else (x, query, everywhere)
         )
-        attn_out = block.out(_attend(exact, asking, key, value, position))
+        attn_out = _multiply(block.self_attn.o_proj, _attend(exact, asking, key, value, position))
         mlp_out = _run_mlp(exact, block, before + attn_out)
         after = before + attn_out + mlp_out
         if last:
@@ -279,23 +229,26 @@ def _pad_answers(problems):
 
 def _run_restorations(llama, base, problems, kind, plan, severed, budget):
     """Log-probabilities (runs, layers, A), the runs ordered by problem, position group and draw."""
-    runs, changing = _list_restorations(base, problems, llama.causal)
-    patch = ModulePatch(kind, base.clean) if severed is None else ModulePatch(severed, base.corrupted)
-    log_probs = base.log_probs[runs.row][:, None].repeat(1, len(plan), 1)
-    runs = Restorations(*(field[changing] for field in runs))
+    row, restored, changing = _list_restorations(base, problems, llama.causal)
+    log_probs = base.log_probs[row][:, None].repeat(1, len(plan), 1)
+    row, restored = row[changing], restored[changing]
     for start in sorted({first for first, _ in plan}):
         layers = {}  # {end of a window that starts here: layers with that window}
         for layer, (first, end) in enumerate(plan):
             if first == start:
                 layers.setdefault(end, []).append(layer)
-        for end, changed in _restore_from_layer(llama, base, runs, start, sorted(layers), kind, patch, budget).items():
+        results = _restore_from_layer(llama, base, row, restored, start, sorted(layers), kind, severed, budget)
+        for end, changed in results.items():
             for layer in layers[end]:
                 log_probs[changing, layer] = changed
     return log_probs
 
 
 def _list_restorations(base, problems, causal):
-    """All `Restorations`, and the indices of those that can differ from their corrupted run, by first position."""
+    """The corrupted sequence (n,) that each of n runs starts from, among the R, and where it is restored (n, T).
+
+    And the indices of the runs that can differ from their corrupted run, by first restored position.
+    """
     rows, restored, row = [], [], 0
     for problem in problems:
         groups, draws = problem.position_groups(), len(problem.corrupted)
@@ -311,30 +264,29 @@ def _list_restorations(base, problems, causal):
     # A corrupted embedding can reach its own position and, in a causal network, only those after it.
     reached = corrupted.cumsum(1) > 0 if causal else corrupted.any(1, keepdim=True)
     changing = (restored & reached[rows]).any(1).nonzero()[:, 0]
-    first = restored.int().argmax(1)
-    return Restorations(rows, restored, first), changing[first[changing].argsort(stable=True)]
+    return rows, restored, changing[restored[changing].int().argmax(1).argsort(stable=True)]
 
 
-def _restore_from_layer(llama, base, runs, start, ends, kind, patch, budget):
-    """{end: log-probabilities (n, A)} of restored `runs` whose windows begin at layer `start`, for each of `ends`."""
-    length, corrupted, position = len(llama.cosine), base.log_probs[runs.row], base.position[runs.row]
+def _restore_from_layer(llama, base, row, restored, start, ends, kind, severed, budget):
+    """{end: log-probabilities (n, A)} of runs whose windows begin at layer `start`, for each of `ends`."""
+    length, corrupted, position = len(llama.cosine), base.log_probs[row], base.position[row]
     if start == len(llama.blocks) - 1:
         output = _compute_restored_output(llama, base, kind, start)
         log_probs = _compute_log_probs(llama, _gather(output, base.position), base.token)
-        return {end: torch.where(runs.restored.gather(1, position), log_probs[runs.row], corrupted) for end in ends}
+        return {end: torch.where(restored.gather(1, position), log_probs[row], corrupted) for end in ends}
     restored_input = _compute_restored_input(llama, base, kind, start + 1)
     results = {end: corrupted.clone() for end in ends}
+    first = restored.int().argmax(1) if llama.causal else torch.zeros_like(row)
 
     def run(chosen):
-        batch_runs = Restorations(*(field[chosen] for field in runs))
-        batch = _make_batch(llama, base, batch_runs, patch)
-        x, heads = _enter_layer(base, batch, batch_runs.row, start + 1, restored_input)
+        batch = _make_batch(base, row[chosen], restored[chosen], first[chosen], kind, severed)
+        x, heads = _enter_layer(base, batch, row[chosen], start + 1, restored_input)
         # In a causal network a restored position changes no earlier prediction.
-        after = position[chosen] >= batch_runs.first[:, None] if llama.causal else True
+        after = position[chosen] >= first[chosen, None]
         for end, log_probs in _run_to_answer(llama, base, batch, start + 1, x, heads, ends).items():
-            results[end][chosen] = torch.where(after, log_probs, corrupted[chosen]) if llama.causal else log_probs
+            results[end][chosen] = torch.where(after, log_probs, corrupted[chosen])
 
-    tokens = (length - runs.first).tolist() if llama.causal else [length] * len(runs.row)
+    tokens = (length - first).tolist()
     budget.run_batches([_estimate_run_bytes(llama, number, length, position.shape[1]) for number in tokens], run)
     return results
 
@@ -356,31 +308,26 @@ def _compute_restored_input(llama, base, kind, layer):
     if kind == "state":
         cache = base.layers[layer]
         return [field[base.clean] for field in (cache.resid_pre, cache.query, cache.key, cache.value)]
-    block, x = llama.blocks[layer], _compute_restored_output(llama, base, kind, layer - 1)
+    x = _compute_restored_output(llama, base, kind, layer - 1)
     position = torch.arange(x.shape[1], device=x.device)
-    normed = _apply_norm(llama, x, block.attention_norm)
-    return [
-        x,
-        _project_queries(llama, block, normed, position),
-        *_project_keys_values(llama, block, normed, position),
-    ]
+    return [x, *_project_heads(llama, llama.blocks[layer], x, position)]
 
 
-def _make_batch(llama, base, runs, patch):
-    earliest = runs.first if llama.causal else torch.zeros_like(runs.first)
-    reached = torch.arange(runs.restored.shape[1], device=earliest.device) >= earliest[:, None]  # (n, T)
+def _make_batch(base, row, restored, first, kind, severed):
+    """The `Batch` of runs from the corrupted sequences `row` (n,), each computed from its position `first` (n,) on."""
+    reached = torch.arange(restored.shape[1], device=first.device) >= first[:, None]  # (n, T)
     number = reached.flatten().cumsum(0).view_as(reached) - 1
-    position = base.position[runs.row]
+    position = base.position[row]
     run = torch.arange(len(position), device=position.device)[:, None].expand_as(position)
     return Batch(
-        origin=base.corrupted[runs.row],
-        source=patch.source[runs.row],
-        site=patch.site,
-        start=int(earliest.min()),
-        computed=_make_positions(*reached.nonzero(as_tuple=True), runs.restored),
-        answer=_make_positions(run, position, runs.restored),
+        origin=base.corrupted[row],
+        source=(base.clean if severed is None else base.corrupted)[row],
+        site=severed or kind,
+        start=int(first.min()),
+        computed=_make_positions(*reached.nonzero(as_tuple=True), restored),
+        answer=_make_positions(run, position, restored),
         answer_index=number.gather(1, position).clamp(min=0),
-        token=base.token[runs.row],
+        token=base.token[row],
     )
 
 
@@ -427,11 +374,7 @@ def _run_layer(llama, base, batch, layer, x, heads, *, patching):
     """The output (P, D) of `layer` for the states `x` (P, D) that enter it."""
     block, cache, computed = llama.blocks[layer], base.layers[layer], batch.computed
     if heads is None:
-        normed = _apply_norm(llama, x, block.attention_norm)
-        heads = (
-            _project_queries(llama, block, normed, computed.position),
-            *_project_keys_values(llama, block, normed, computed.position),
-        )
+        heads = _project_heads(llama, block, x, computed.position)
         heads = _fill_sequences(llama, batch, heads, (cache.query, cache.key, cache.value))
     query, key, value = heads
     start = batch.start
@@ -444,8 +387,8 @@ def _run_last_layer(llama, base, batch, x, heads, *, patching):
     """Log-probabilities (n, A) of the answers; the last layer runs at the answer positions only."""
     block, cache, answer = llama.blocks[-1], base.layers[-1], batch.answer
     if heads is None:
-        normed = _apply_norm(llama, x, block.attention_norm)
-        query = _project_queries(llama, block, normed[batch.answer_index], answer.position)
+        normed = _apply_norm(llama, x, block.input_layernorm)
+        query = _apply_rotary(llama, _multiply(block.self_attn.q_proj, normed[batch.answer_index]), answer.position)
         heads = _project_keys_values(llama, block, normed, batch.computed.position)
         key, value = _fill_sequences(llama, batch, heads, (cache.key, cache.value))
     else:
@@ -467,7 +410,7 @@ def _add_modules(llama, block, cache, batch, positions, x, mixed, *, patching):
             total[positions.restored] = x[positions.restored] + patched
         return total
 
-    x = add_output(x, "attn", block.out(mixed))
+    x = add_output(x, "attn", _multiply(block.self_attn.o_proj, mixed))
     return add_output(x, "mlp", _run_mlp(llama, block, x))
 
 
@@ -481,20 +424,28 @@ def _fill_sequences(llama, batch, heads, corrupted):
     return sequences
 
 
-def _apply_norm(llama, x, weight):
+def _multiply(linear, x):
+    """A linear layer's output for `x`; a weight of another dtype is converted for this product alone."""
+    bias = None if linear.bias is None else linear.bias.to(x.dtype)
+    return functional.linear(x, linear.weight.to(x.dtype), bias)
+
+
+def _apply_norm(llama, x, norm):
     """States (..., D) after RMS norm, in the dtype of the products."""
-    return functional.rms_norm(x, x.shape[-1:], weight, llama.eps).to(llama.cosine.dtype)
+    return functional.rms_norm(x, x.shape[-1:], norm.weight.float(), llama.eps).to(llama.cosine.dtype)
 
 
-def _project_queries(llama, block, normed, position):
-    """Queries (..., heads, size) of `normed` (..., D) at `position` (...)."""
-    return _apply_rotary(llama, block.query(normed), position)
+def _project_heads(llama, block, x, position):
+    """Queries, keys and values (..., heads, size) of states `x` (..., D) at `position` (...)."""
+    normed = _apply_norm(llama, x, block.input_layernorm)
+    query = _apply_rotary(llama, _multiply(block.self_attn.q_proj, normed), position)
+    return query, *_project_keys_values(llama, block, normed, position)
 
 
 def _project_keys_values(llama, block, normed, position):
     """Keys and values (..., heads, size) of `normed` (..., D) at `position` (...)."""
-    key = _apply_rotary(llama, block.key(normed), position)
-    return key, block.value(normed).unflatten(-1, (-1, llama.cosine.shape[1]))
+    key = _apply_rotary(llama, _multiply(block.self_attn.k_proj, normed), position)
+    return key, _multiply(block.self_attn.v_proj, normed).unflatten(-1, (-1, llama.cosine.shape[1]))
 
 
 def _apply_rotary(llama, x, position):
@@ -525,8 +476,9 @@ def _attend(llama, query, key, value, position):
 
 def _run_mlp(llama, block, x):
     """The output of the MLP (..., D) for states `x` (..., D)."""
-    normed = _apply_norm(llama, x, block.mlp_norm)
-    return block.down(functional.silu(block.gate(normed), inplace=True).mul_(block.up(normed)))
+    normed = _apply_norm(llama, x, block.post_attention_layernorm)
+    gate = functional.silu(_multiply(block.mlp.gate_proj, normed), inplace=True)
+    return _multiply(block.mlp.down_proj, gate.mul_(_multiply(block.mlp.up_proj, normed)))
 
 
 def _compute_log_probs(llama, x, token):
@@ -548,7 +500,7 @@ def _split_by_problem(base, log_probs, problems):
 
 def _estimate_run_bytes(llama, tokens, length, answers):
     """Roughly the memory of a run that computes `tokens` of `length` positions."""
-    width, inner = llama.blocks[0].down.weight.shape
+    width, inner = llama.blocks[0].mlp.down_proj.weight.shape
     return 4 * (tokens * (8 * width + 3 * inner) + 4 * length * width + 2 * answers * llama.vocab)
 
 

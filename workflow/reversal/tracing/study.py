@@ -44,7 +44,6 @@ from .vocabulary import (
     STAGES,
     TOO_SHORT,
     TRACED,
-    UNSEVERED_KINDS,
     WINDOWED_KINDS,
     choose_corruption,
 )
@@ -193,15 +192,18 @@ def trace_split(net, tokenizer, rows, completions, settings, *, split="", job=No
 def find_answered(tokenizer, rows, completions, settings):
     """The questions to trace, a list of `AnsweredQuestion`, and {fact: reason} for facts that are not traced."""
     partners = _collect_partners(tokenizer, rows)
-    questions, outcomes = [], {}
+    questions, reasons = [], {}
     for fact, chosen in choose_prompts(rows, completions).items():
         question = find_answer(tokenizer, *chosen) if chosen else None
-        outcomes[fact] = _decide_outcome(question, settings.min_answer_tokens)
-        if outcomes[fact] == TRACED:
+        if question is None:
+            reasons[fact] = NOT_ANSWERED
+        elif question.answer[1] - question.answer[0] < settings.min_answer_tokens:
+            reasons[fact] = TOO_SHORT
+        elif len(questions) == settings.max_facts:
+            reasons[fact] = NOT_NEEDED
+        else:
             questions.append(question._replace(partner=choose_partner(question, partners)))
-    most = len(questions) if settings.max_facts is None else settings.max_facts
-    outcomes |= {question.row.fact: NOT_NEEDED for question in questions[most:]}
-    return questions[:most], {fact: outcome for fact, outcome in outcomes.items() if outcome != TRACED}
+    return questions, reasons
 
 
 def _check_measures(question):
@@ -280,12 +282,11 @@ class ScorePlan(NamedTuple):
 
 
 class PlannedRuns(NamedTuple):
-    """One reading of one corruption: its score plan, the indices of its places among all, and its problems."""
+    """One reading of one corruption: its score plan, and its problems."""
 
     corruption: str
     reading: str
     plan: ScorePlan
-    places: list
     problems: list
 
 
@@ -294,58 +295,45 @@ def trace_fact(net, tokenizer, question, corrupt, settings):
 
     `corrupt` has, by corruption, a function from ids (P,) to corrupted embeddings (draws, P, D).
     """
-    kinds = {name: list(settings.corruptions[name]) for name in corrupt}
+    main = choose_corruption(settings.corruptions)
     plain_plan = _plan_scores(net, question)
     every_score = _plan_scores(net, question, question.contrast_answer, sequential=True)
     length = len(plain_plan.canvases[0])
-    mask = network.mask_id(net) if network.is_diffusion(net) else None
-    first_prediction = network.prediction_position(net, question.prompt)
     all_places = list(range(length + len(JOINT_ROLES)))
     few_places = [question.subject[1] - 1, *all_places[length:]]
     arrays = {}
     sites = [(k, w) for k in KINDS for w in (settings.windows if k in WINDOWED_KINDS else settings.windows[:1])]
     for kind, window in sites:
+        leads = window == settings.windows[0]
+        places = all_places if leads else few_places
         planned = []
-        for name, reading, every_step, every_place in _plan_readings(kind, window, corrupt, settings):
-            plan = every_score if kind == "state" and reading == "restored" else plain_plan
-            plan = plan if every_step else plan.select_t1()
-            places = all_places if every_place else few_places
-            problems = _build_problems(net, question, plan, corrupt[name], places)
-            if reading == "necessary":
-                problems = [problem.exchange_runs() for problem in problems]
-            planned.append(PlannedRuns(name, reading, plan, places, problems))
-        restored, severed, _ = KINDS[kind]
-        patch = {"kind": restored, "severed": severed, "window": window, "precision": settings.precision}
+        for name in corrupt:
+            if kind in settings.corruptions[name] and (leads or name == main):
+                plan = every_score if kind == "state" else plain_plan
+                plan = plan if name == main and kind == "state" else plan.select_t1()
+                problems = _build_problems(net, question, plan, corrupt[name], places)
+                planned.append(PlannedRuns(name, "restored", plan, problems))
+                if name == main and kind == "state" and name != "gaussian":  # only one draw can be exchanged
+                    plan = plain_plan.select_t1()
+                    problems = _build_problems(net, question, plan, corrupt[name], places)
+                    exchanged = [p._replace(clean=p.corrupted[0], corrupted=p.clean[None]) for p in problems]
+                    planned.append(PlannedRuns(name, "necessary", plan, exchanged))
         problems = [problem for part in planned for problem in part.problems]
-        results = iter(engine.restore(net, problems, **patch) if problems else ())
+        options = {"kind": kind, "window": window, "precision": settings.precision}
+        results = iter(engine.restore(net, problems, **options) if problems else ())
         for part in planned:
             runs = [next(results) for _ in part.problems]
-            for key, array in _score_runs(part, runs, kind, window, len(all_places)).items():
+            for key, array in _score_runs(part, runs, kind, window, places, len(all_places)).items():
                 if key not in arrays or len(array) > len(arrays[key]):
                     arrays[key] = array
-    canvases = [question.step_input(net, step)[0] for step in question.steps]
     return FactTrace(
         metadata=_describe_question(tokenizer, question),
         steps=question.steps,
-        roles=[[*assign_roles(question, canvas, mask, first_prediction), *JOINT_ROLES] for canvas in canvases],
-        kinds=kinds,
+        roles=[[*assign_roles(net, question, question.step_input(net, s)[0]), *JOINT_ROLES] for s in question.steps],
+        kinds={name: list(settings.corruptions[name]) for name in corrupt},
         windows=list(settings.windows),
         arrays={name: array.astype(np.float32) for name, array in arrays.items()},
     )
-
-
-def _plan_readings(kind, window, corrupt, settings):
-    """The readings of one kind: (corruption, reading, at every step or t1 alone, at every place or few).
-
-    The few places are the last subject token, all subject tokens and the answer positions.
-    """
-    leads, main = window == settings.windows[0], choose_corruption(settings.corruptions)
-    unsevered = kind in UNSEVERED_KINDS
-    for name in corrupt:
-        if kind in settings.corruptions[name] and (leads or name == main):
-            yield name, "restored", name == main and kind == "state", leads and unsevered
-            if name == main and leads and unsevered and name != "gaussian":  # only one draw can be exchanged
-                yield name, "necessary", False, kind == "state"
 
 
 def _plan_scores(net, question, contrast=None, *, sequential=False):
@@ -396,8 +384,8 @@ def _build_problems(net, question, plan, corrupt, places):
     return problems
 
 
-def _score_runs(planned, runs, kind, window, number_of_places):
-    """The arrays of a `FactTrace` from the `runs` of one corruption, reading, kind and window."""
+def _score_runs(planned, runs, kind, window, places, number_of_places):
+    """The arrays of a `FactTrace` from the `runs` of one corruption, reading, kind and window, at some `places`."""
     arrays = {}
 
     def sum_logs(score, step):
@@ -410,7 +398,7 @@ def _score_runs(planned, runs, kind, window, number_of_places):
 
     def append(score, clean, corrupted, restored):
         values = np.full((number_of_places, restored.shape[-1]), np.nan)
-        values[planned.places] = restored
+        values[places] = restored
         arrays.setdefault(array_name(score, planned.corruption, planned.reading, kind, window), []).append(values)
         if planned.reading == "restored":  # for "necessary", clean and corrupted are exchanged
             arrays.setdefault(f"{score}.{planned.corruption}.corrupted", []).append(corrupted)
@@ -443,29 +431,29 @@ def _describe_question(tokenizer, question):
     }
 
 
-def assign_roles(question, canvas, mask, first_prediction):
-    """The role of each position when the network sees `canvas`.
-
-    `mask` is None for an autoregressive network. `first_prediction` is where the first token after the prompt is
-    predicted: if that is the last prompt token, its role is "last prompt", even where the subject ends the prompt.
-    """
-    return [_assign_role(question, position, token, mask, first_prediction) for position, token in enumerate(canvas)]
-
-
-def _assign_role(question, position, token, mask, first_prediction):
-    first, end = question.subject
-    if position >= question.prompt:
-        part = "answer" if question.answer[0] <= position < question.answer[1] else "canvas"
-        return f"masked {part}" if token == mask else f"revealed {part}"
-    if position == first_prediction:
-        return "last prompt"
-    if first <= position < end:
-        return "last subject" if position == end - 1 else "first subject" if position == first else "middle subject"
-    if position < first:
-        return "prior prompt"
-    if position == question.prompt - 1:
-        return "last prompt"
-    return "first subsequent" if position == end else "further prompt"
+def assign_roles(net, question, canvas):
+    """The role of each position when the network sees `canvas`."""
+    (first, end), prompt = question.subject, question.prompt
+    # An autoregressive network predicts the answer at the last prompt token, even where the subject ends the prompt.
+    first_prediction = network.prediction_position(net, prompt)
+    roles = []
+    for position, token in enumerate(canvas):
+        if position >= prompt:
+            part = "answer" if position in range(*question.answer) else "canvas"
+            is_masked = network.is_diffusion(net) and token == network.mask_id(net)
+            roles.append(f"{'masked' if is_masked else 'revealed'} {part}")
+        elif position == first_prediction:
+            roles.append("last prompt")
+        elif first <= position < end:
+            order = "last" if position == end - 1 else "first" if position == first else "middle"
+            roles.append(f"{order} subject")
+        elif position < first:
+            roles.append("prior prompt")
+        elif position == prompt - 1:
+            roles.append("last prompt")
+        else:
+            roles.append("first subsequent" if position == end else "further prompt")
+    return roles
 
 
 def _make_corruptions(net, question, settings):
@@ -509,9 +497,3 @@ def _collect_partners(tokenizer, rows):
         subject, answer = (example.ids[slice(*span)] for span in (example.subject, example.answer))
         partners.setdefault(row.template, {})[row.fact] = Partner(subject, answer)
     return partners
-
-
-def _decide_outcome(question, min_answer_tokens):
-    if question is None:
-        return NOT_ANSWERED
-    return TOO_SHORT if question.answer[1] - question.answer[0] < min_answer_tokens else TRACED

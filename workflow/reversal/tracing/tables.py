@@ -1,20 +1,20 @@
 """Traces averaged over facts: effects by token role, layer and stage, and comparisons of their maps, with intervals."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
 from ..common import contrasts, intervals
-from ..data.facts import ANY_SPLIT, FORWARD_REVERSE, KNOWN
+from ..data.facts import ANY_SPLIT, FORWARD_REVERSE
 from .files import collect_t1_effects
 from .vocabulary import (
     CORRUPTIONS,
-    JOINT_ROLES,
     KINDS,
     ROLES,
     SCORES,
     SINGLE_ROLES,
     STAGES,
-    UNSEVERED_KINDS,
     WINDOWED_KINDS,
     choose_corruption,
 )
@@ -23,7 +23,6 @@ KEYS = ["model", "seed", "split", "direction", "kind", "window", "corruption", "
 COLUMNS = [*KEYS, "role", "n", "mean", "ci_low", "ci_high"]
 MAP_KEYS = ["model", "seed", "split", "kind", "corruption", "statistic", "other"]
 MAP_COLUMNS = [*MAP_KEYS, "role", "layer", "n", "value", "ci_low", "ci_high", "ceiling", "place"]
-SCORE_KINDS = ["clean", "corrupted", "total"]
 # {answer type: splits that ask the same question about people taught in the same and in the reverse direction}
 SAME_QUESTION = {"name": ("d2p_same", "p2d_reverse"), "description": ("p2d_same", "d2p_reverse")}
 SAME_PEOPLE = tuple(zip(SAME_QUESTION["name"], SAME_QUESTION["description"][::-1], strict=True))
@@ -40,69 +39,45 @@ def aggregate(traces_by_split, *, model, seed):
     By `reading`, the `mean` of a site is
     - "indirect": the indirect effect of restoring it;
     - "recovered": the share of the total effect recovered by restoring it (sufficiency);
-    - "necessary": the share of the total effect lost by corrupting it alone in the clean run (necessity);
-    - "remaining": the share of its state's indirect effect that remains with modules severed;
-    - "handover": the indirect effect of the answer positions minus that of all subject tokens in the same layer;
-    - "direction_gap": its indirect effect minus that in the other direction, for the same people.
-    Intervals of the last two hold for all sites at once. Reading "scores" has no site: its kinds are the "clean" and
-    the "corrupted" score and "total", their difference. Shares are ratios of means. n counts facts.
+    - "necessary": the share of the total effect lost by corrupting it alone in the clean run (necessity).
+    Reading "scores" has no site: its kind is "total", the total effect. Shares are ratios of means. n counts facts.
     """
     tables = [
         table.assign(split=split)
         for split, traces in traces_by_split.items()
-        for table in _tabulate_split(traces)
+        for corruption, score, stage in itertools.product(CORRUPTIONS, SCORES, STAGES)
+        for table in _tabulate_stage(traces, corruption, score, stage)
         if len(table)
     ]
-    pairs = (*FORWARD_REVERSE.values(), tuple(KNOWN))
-    tables += [table for pair in pairs for table in _compare_directions(traces_by_split, pair)]
     if not tables:
         return pd.DataFrame(columns=COLUMNS)
-    table = pd.concat(tables, ignore_index=True)
-    table = table[table.n > 0].assign(model=model, seed=seed)
+    table = pd.concat(tables, ignore_index=True).assign(model=model, seed=seed)
     table["direction"] = table.split.map({name: split.direction for name, split in ANY_SPLIT.items()})
-    return table.astype({"layer": "Int64", "window": "Int64", "n": int})[COLUMNS].reset_index(drop=True)
-
-
-def _tabulate_split(traces):
-    for corruption in CORRUPTIONS:
-        for score in SCORES:
-            scored = [trace for trace in traces if f"{score}.{corruption}.corrupted" in trace.arrays]
-            for stage in STAGES if scored else ():
-                yield from _tabulate_stage(scored, corruption, score, stage)
+    return table.astype({"layer": "Int64", "window": "Int64", "n": int})[COLUMNS]
 
 
 def _tabulate_stage(traces, corruption, score, stage):
     """The tables of one stage, from the traces that have it."""
-    steps = [(trace, trace.stages().index(stage)) for trace in traces if stage in trace.stages()]
-    steps = [(trace, i) for trace, i in steps if i < len(trace.arrays[f"{score}.{corruption}.corrupted"])]
+    corrupted = f"{score}.{corruption}.corrupted"
+    traces = [trace for trace in traces if corrupted in trace.arrays and stage in trace.stages()]
+    steps = [(trace, trace.stages().index(stage)) for trace in traces]
+    steps = [(trace, i) for trace, i in steps if i < len(trace.arrays[corrupted])]
     if not steps:
         return
     labels = {"corruption": corruption, "score": score, "stage": stage}
-    scores = np.array(
-        [[_select_score(trace, corruption, score, kind)[i] for kind in SCORE_KINDS] for trace, i in steps]
-    )
-    yield _make_rows(
-        scores, intervals.mean(scores), {"kind": SCORE_KINDS}, labels | {"reading": "scores", "role": "all"}
-    )
+    totals = np.array([trace.total_effect(corruption, score)[i] for trace, i in steps])
+    of_all = labels | {"reading": "scores", "role": "all"}
+    yield _make_rows(totals, intervals.mean(totals), {"kind": ["total"]}, of_all)
     windows = steps[0][0].windows
     for kind in dict.fromkeys(kind for trace, _ in steps for kind in trace.kinds[corruption]):
-        for window in windows if kind in WINDOWED_KINDS else windows[:1]:
-            yield from _tabulate_sites(
-                steps, labels | {"kind": kind, "window": window if kind in WINDOWED_KINDS else 1}
-            )
-
-
-def _select_score(trace, corruption, score, kind):
-    """The clean or corrupted scores of a trace (S',), or its total effects."""
-    if kind == "total":
-        return trace.total_effect(corruption, score)
-    return trace.arrays[f"{score}.clean" if kind == "clean" else f"{score}.{corruption}.corrupted"]
+        for window in windows if kind in WINDOWED_KINDS else [1]:
+            yield from _tabulate_sites(steps, labels | {"kind": kind, "window": window})
 
 
 def _tabulate_sites(steps, labels):
     """The tables of one kind, from (trace, index of the step) pairs: indirect effects and shares."""
-    corruption, score, kind = (labels[name] for name in ("corruption", "score", "kind"))
-    options = {"score": score, "window": labels["window"] if kind in WINDOWED_KINDS else None}
+    corruption, score, kind, window = (labels[name] for name in ("corruption", "score", "kind", "window"))
+    options = {"score": score, "window": window}
     scores = [trace.scores(corruption, kind, **options) for trace, _ in steps]
     steps = [step for step, values in zip(steps, scores, strict=True) if values is not None and step[1] < len(values)]
     if not steps:
@@ -116,56 +91,10 @@ def _tabulate_sites(steps, labels):
     if score == "probability":
         return
     yield _make_rows(effects, contrasts.ratio(effects, totals), axes, labels | {"reading": "recovered"})
-    if score != "log_probability" or labels["stage"] != STAGES[0]:
-        return
-    traces = [trace for trace, _ in steps]
-    yield from _compare_sites(traces, effects, labels)
-    measured = all(trace.scores(corruption, kind, reading="necessary") is not None for trace in traces)
-    if measured and labels["window"] in (1, traces[0].windows[0]):
-        necessity = np.array([trace.average_by_role(trace.necessity_effects(corruption, kind))[0] for trace in traces])
+    has_necessity = all(trace.scores(corruption, kind, reading="necessary") is not None for trace, _ in steps)
+    if has_necessity and score == "log_probability" and labels["stage"] == STAGES[0]:
+        necessity = np.array([t.average_by_role(t.necessity_effects(corruption, kind))[0] for t, _ in steps])
         yield _make_rows(necessity, contrasts.ratio(necessity, totals), axes, labels | {"reading": "necessary"})
-
-
-def _compare_sites(traces, effects, labels):
-    """Tables that compare effects (facts, roles, L) at t1: severed with unsevered states, answer with subject."""
-    layers = range(effects.shape[-1])
-    kind = KINDS[labels["kind"]]
-    if kind.severed:
-        last = ROLES.index("last subject")
-        states = collect_t1_effects(traces, labels["corruption"], kind.restored)[0]
-        if len(states) == len(effects):
-            remaining = contrasts.ratio(effects[:, last], states[:, last])
-            axes = {"role": ["last subject"], "layer": layers}
-            yield _make_rows(effects[:, last], remaining, axes, labels | {"reading": "remaining"})
-    elif kind.restored == "state":
-        subject, answer = (effects[:, ROLES.index(role)] for role in JOINT_ROLES)
-        handover = contrasts.simultaneous_band(answer - subject, rng=np.random.default_rng(0))
-        axes = {"role": JOINT_ROLES[1:], "layer": layers}
-        yield _make_rows(answer - subject, handover, axes, labels | {"reading": "handover"})
-
-
-def _compare_directions(traces_by_split, pair):
-    """Tables of the effects in each direction minus those in the other, for the people traced in both."""
-    if not set(pair) <= set(traces_by_split):
-        return
-    corruption = choose_corruption(
-        name for traces in traces_by_split.values() for trace in traces for name in trace.kinds
-    )
-    for split, other in (pair, pair[::-1]):
-        for kind in UNSEVERED_KINDS:
-            (effects, traces), (other_effects, other_traces) = (
-                collect_t1_effects(traces_by_split[name], corruption, kind) for name in (split, other)
-            )
-            here, there = _pair_facts(traces, other_traces)
-            if here:
-                gaps = (effects[here] - other_effects[there])[:, : len(SINGLE_ROLES)]
-                gaps[:, (~np.isnan(gaps)).sum(0) < max(2, len(here) / 2)] = np.nan  # sites that most people lack
-                labels = {"kind": kind, "window": traces[0].windows[0] if kind in WINDOWED_KINDS else 1}
-                labels |= {"corruption": corruption, "score": "log_probability", "stage": STAGES[0]}
-                labels |= {"reading": "direction_gap", "split": split}
-                band = contrasts.simultaneous_band(gaps.reshape(len(here), -1), rng=np.random.default_rng(0))
-                axes = {"role": SINGLE_ROLES, "layer": range(gaps.shape[-1])}
-                yield _make_rows(gaps, band, axes, labels)
 
 
 def _pair_facts(traces, others):
@@ -189,12 +118,11 @@ def tabulate_maps(traces_by_seed, *, model, rng):
 
     `traces_by_seed` is {seed: {split: traces}}. By `statistic`:
     - "split_half": the correlation expected with the map of as many other facts;
-    - "participation_ratio": over how many single sites the effects of a fact are spread;
     - "peak": the layer of the largest effect at the last subject token, and in `place` whether it is a peak ("here",
       "shared", "nowhere");
     - "plateau": each of the contiguous layers where the effect of all subject tokens is not significantly below its
       maximum;
-    - "correlation", "slope": with the map of an `other` corruption, seed or split, corrected for the maps' noise, which
+    - "correlation": with the map of an `other` corruption, seed or split, corrected for the maps' noise, which
       can take a correlation beyond 1; the other split asks the same question about people taught in the other
       direction, or the other question about the same people;
     - "raw": the correlation with that map, uncorrected. `ceiling` is what noise would leave of a correlation of 1;
@@ -207,32 +135,30 @@ def tabulate_maps(traces_by_seed, *, model, rng):
             name for traces in traces_by_split.values() for trace in traces for name in trace.kinds
         )
         for split, split_traces in traces_by_split.items():
-            for kind in UNSEVERED_KINDS:
+            for kind in KINDS:
                 effects, traces = collect_t1_effects(split_traces, corruption, kind)
                 if not traces:
                     continue
                 labels = {"model": model, "seed": seed, "split": split, "kind": kind, "corruption": corruption}
-                rows += [labels | row for row in _describe_map(effects, traces, corruption, kind, rng)]
+                rows += [labels | row for row in _describe_map(effects, rng)]
                 for other, other_map in _collect_other_maps(traces_by_seed, seed, split, corruption, kind):
                     rows += [
                         labels | {"other": other} | row for row in _correlate_maps((effects, traces), other_map, rng)
                     ]
-        for kind in UNSEVERED_KINDS:
+        for kind in KINDS:
             labels = {"model": model, "seed": seed, "kind": kind, "corruption": corruption}
             rows += [labels | row for row in _contrast_routes(traces_by_split, corruption, kind)]
     return pd.DataFrame(rows, columns=MAP_COLUMNS).astype({"layer": "Int64", "n": "Int64"})
 
 
-def _describe_map(effects, traces, corruption, kind, rng):
+def _describe_map(effects, rng):
     """Rows about one map alone, from effects (facts, roles, L)."""
-    n, sites = len(traces), _flatten_sites(effects)
+    n, sites = len(effects), _flatten_sites(effects)
     yield {
         "statistic": "split_half",
         "value": contrasts.compare_maps(sites, sites, rng=rng, paired=True).ceiling,
         "n": n,
     }
-    spread = intervals.mean([_participation_ratio(trace, corruption, kind) for trace in traces])
-    yield {"statistic": "participation_ratio", "value": spread.estimate, "n": n} | _interval_ends(spread)
     peak = contrasts.find_peak(effects[:, ROLES.index("last subject")], rng=rng)
     row = {"statistic": "peak", "role": "last subject", "layer": peak.cell, "value": peak.estimate, "n": n}
     yield row | _interval_ends(peak) | {"place": peak.place}
@@ -276,9 +202,8 @@ def _correlate_maps(this_map, other_map, rng):
         return
     maps = _flatten_sites(effects), _flatten_sites(other_effects)
     similarity, n = contrasts.compare_maps(*maps, rng=rng, paired=bool(here)), len(effects)
-    for statistic in ("correlation", "slope"):
-        value = getattr(similarity, statistic)
-        yield {"statistic": statistic, "n": n, "value": value.estimate} | _interval_ends(value)
+    correlation = similarity.correlation
+    yield {"statistic": "correlation", "n": n, "value": correlation.estimate} | _interval_ends(correlation)
     yield {"statistic": "raw", "n": n, "value": similarity.raw, "ceiling": similarity.ceiling}
 
 
@@ -298,13 +223,6 @@ def _contrast_routes(traces_by_split, corruption, kind):
 def _flatten_sites(effects):
     """Effects (facts, roles, L) of single tokens as maps (facts, sites), without tokens restored together."""
     return effects[:, : len(SINGLE_ROLES)].reshape(len(effects), -1)
-
-
-def _participation_ratio(trace, corruption, kind):
-    """(Σ e)² / Σ e² of one fact's positive effects e at t1: the number of sites that they are spread over."""
-    single = [role in SINGLE_ROLES for role in trace.roles[0]]
-    effects = np.maximum(trace.indirect_effects(corruption, kind)[0][single], 0)
-    return effects.sum() ** 2 / (effects**2).sum() if effects.any() else np.nan
 
 
 def _interval_ends(interval):

@@ -1,6 +1,5 @@
 """At which steps the subject is needed, averaged over facts with intervals. No network is needed."""
 
-import numpy as np
 import pandas as pd
 
 from ..common import contrasts, intervals
@@ -8,7 +7,6 @@ from ..common.contrasts import SHARES, Sample
 
 COLUMNS = ["model", "seed", "split", "reading", "corrupted", "kind", "layer", "stage", "step", "revealed", "n", "mean"]
 COLUMNS += ["ci_low", "ci_high"]
-SITE = ["corrupted", "kind", "layer"]
 
 
 def aggregate(values, *, model, seed, split):
@@ -19,11 +17,9 @@ def aggregate(values, *, model, seed, split):
       "interaction" is the effect of corrupting both minus the sum of the two. In a diffusion model these tokens are all
       masked;
     - "sequential": the same, with each token given those before it, by which the two families compare.
-    - "per_token": nats lost for each token still to come, at t1, at t2, and the "change" between them, over facts whose
-      answers take more than one step.
+    - "per_token": the "change" from t1 to t2 of the nats lost for each token still to come, over facts whose answers
+      take more than one step.
     - "recall": share of right answers, by the step from which or until which something is corrupted.
-    - "restored": share of the clean canvas's effect at later steps that restoring a state at t1 alone recovers; at
-      stage "end" the share of right answers.
     n counts facts.
     """
     rows = [
@@ -31,7 +27,6 @@ def aggregate(values, *, model, seed, split):
         *_average_total_effects(values, "sequential"),
         *_average_per_token(values[values.reading == "total_effect"]),
         *_average_recall(values[values.reading == "recall"]),
-        *_average_restored(values[values.reading == "restored"]),
     ]
     table = pd.DataFrame(rows, columns=COLUMNS).assign(model=model, seed=seed, split=split)
     return table.astype({name: "Int64" for name in ("layer", "step", "revealed", "n")})
@@ -69,34 +64,14 @@ def _average_per_token(values):
     runs = values.pivot_table(index="fact", columns=["stage", "corrupted"], values="nats")
     if {"t1", "t2"} <= set(values.stage):
         first, last = (runs[stage].neither - runs[stage].subject for stage in ("t1", "t2"))
-        complete = (first + last).notna()
-        for stage, effect in {"t1": first, "t2": last, "change": last - first}.items():
-            labels = {"reading": "per_token", "corrupted": "subject", "stage": stage}
-            yield _make_row(labels, complete.sum(), intervals.mean(effect[complete]))
+        change = (last - first).dropna()
+        labels = {"reading": "per_token", "corrupted": "subject", "stage": "change"}
+        yield _make_row(labels, len(change), intervals.mean(change))
 
 
 def _average_recall(values):
-    for key, rows in values.groupby([*SITE, "step"], dropna=False, sort=False):
-        labels = {"reading": "recall"} | dict(zip((*SITE, "step"), key, strict=True))
-        yield _make_row(labels, len(rows), _mean_share(rows))
-
-
-def _average_restored(values):
-    at_end = values.stage == "end"
-    for key, rows in values[at_end].groupby(SITE, dropna=False, sort=False):
-        labels = {"reading": "restored", "stage": "end"} | dict(zip(SITE, key, strict=True))
-        yield _make_row(labels, len(rows), _mean_share(rows))
-    for stage, rows in values[~at_end].groupby("stage", sort=False):
-        runs = {key: run.set_index("fact").value for key, run in rows.groupby(SITE, dropna=False)}
-        clean, corrupted = (
-            next(scores for key, scores in runs.items() if key[0] == name) for name in ("neither", "subject")
-        )
-        for key, scores in runs.items():
-            if key[0] == "restored":
-                labels = {"reading": "restored", "stage": stage} | dict(zip(SITE, key, strict=True))
-                share = contrasts.ratio(np.array(scores - corrupted), np.array(clean - corrupted))
-                yield _make_row(labels, len(scores), share)
-
-
-def _mean_share(rows):
-    return contrasts.mean(Sample(rows.value.to_numpy(), rows.fact.to_numpy()), SHARES)
+    keys = ["corrupted", "kind", "layer", "step"]
+    for key, rows in values.groupby(keys, dropna=False, sort=False):
+        labels = {"reading": "recall"} | dict(zip(keys, key, strict=True))
+        share = contrasts.mean(Sample(rows.value.to_numpy(), rows.fact.to_numpy()), SHARES)
+        yield _make_row(labels, len(rows), share)

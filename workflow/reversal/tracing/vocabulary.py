@@ -1,31 +1,12 @@
 """The terms of causal tracing: how a subject is corrupted, what is restored, and at which tokens and steps."""
 
-from typing import NamedTuple
-
 # How a subject is corrupted, and what that puts in its place. The first one that a study has is the leading one.
 CORRUPTIONS = {
     "swap": "another person's subject in its place",
     "gaussian": "Gaussian noise on its embeddings",
     "mask": "masks in its place",
 }
-
-
-class Kind(NamedTuple):
-    """What is restored, which modules stay corrupted above it, and its label."""
-
-    restored: str
-    severed: str | None
-    label: str
-
-
-KINDS = {
-    "state": Kind("state", None, "hidden state"),
-    "mlp": Kind("mlp", None, "MLP"),
-    "attn": Kind("attn", None, "attention"),
-    "severed_mlp": Kind("state", "mlp", "hidden state, MLPs severed"),
-    "severed_attn": Kind("state", "attn", "hidden state, attention severed"),
-}
-UNSEVERED_KINDS = [name for name, kind in KINDS.items() if kind.severed is None]
+KINDS = {"state": "hidden state", "mlp": "MLP", "attn": "attention"}  # what is restored, and its label
 WINDOWED_KINDS = ("mlp", "attn")  # restored over a window of layers
 ROLES = (
     "prior prompt",  # before the subject
