@@ -156,8 +156,8 @@ def test_a_network_memorises_rows_samples_them_and_gives_them_a_high_likelihood(
     correct = found.canvas[:, 2:6] == torch.tensor(answers)
     assert correct.float().mean() > 0.5  # by chance one in fifty
     how = {"samples": 4, "canvas": 8, "eos": 0, "generator": torch.Generator().manual_seed(0)}
-    true, _ = noised.log_likelihood(net, prompts, answers, **how)
-    false, _ = noised.log_likelihood(net, prompts, answers[1:] + answers[:1], **how)
+    true = noised.log_likelihood(net, prompts, answers, **how)
+    false = noised.log_likelihood(net, prompts, answers[1:] + answers[:1], **how)
     assert true.mean() > false.mean() + 3
 
 

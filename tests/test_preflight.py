@@ -12,8 +12,7 @@ from input_fixtures import change_key
 from reversal.common.errors import UserError
 from reversal.data import facts
 from reversal.models import network, tokens
-from reversal.recall import noised
-from reversal.study import configuration, machine, preflight
+from reversal.study import machine, preflight
 from reversal.study.resolve import resolve_models
 from reversal.tracing import llama
 
@@ -65,10 +64,6 @@ def test_a_canvas_too_small_for_the_longest_row_is_rejected_with_the_number_to_s
 def test_a_tokenizer_that_supports_subword_dropout_can_be_used_for_it(tokenizer):
     assert tokens.supports_subword_dropout(tokenizer.backend_tokenizer.model)
     tokens.SubwordDropout(tokenizer, 0.1)
-
-
-def test_mask_only_settings_of_the_sampler_are_rejected_for_other_noise_as_its_sampler_does():
-    assert configuration.MASK_ONLY_SAMPLING == noised.MASK_ONLY_SAMPLING
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -18,7 +18,6 @@ from .sampling import (
     FIXED,
     MASKED,
     Denoised,
-    LikelihoodBound,
     Sampling,
     build_canvases,
     check_likelihood,
@@ -226,7 +225,7 @@ def _draw_exponential(counts, vocab, generators):
 
 @torch.no_grad()
 def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None, precision="float32", generator=None):
-    """The diffusion bound on log p(completion | prompt) for each pair of lists of ids: a `LikelihoodBound`.
+    """The diffusion bound on log p(completion | prompt) (N,), float64, for each pair of lists of ids.
 
     Of a completion's n tokens, k random ones are masked, with k uniform over 1 … n; the bound is the mean over such
     masks of n/k · Σ log p(token | the rest), summed over the masked tokens. For n = 1 it is log p itself. It is
@@ -242,7 +241,7 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
 
 
 def _sum_over_blocks(net, prompts, completions, **options):
-    """The bounds of each completion's blocks, given those before them, summed: a `LikelihoodBound`."""
+    """The bounds of each completion's blocks, given those before them, summed (N,)."""
     size, owners, contexts, parts = network.block_size(net), [], [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         first, row = len(prompt), [*prompt, *completion]
@@ -251,12 +250,9 @@ def _sum_over_blocks(net, prompts, completions, **options):
             owners.append(i)
             contexts.append(row[:start])
             parts.append(row[start:end])
-    bound = _bound_likelihood(net, contexts, parts, **options)
-    index = torch.tensor(owners, dtype=torch.long)
+    bounds = _bound_likelihood(net, contexts, parts, **options)
     total = torch.zeros(len(prompts), dtype=torch.float64)
-    return LikelihoodBound(
-        total.index_add(0, index, bound.estimate), total.index_add(0, index, bound.error.square()).sqrt()
-    )
+    return total.index_add(0, torch.tensor(owners, dtype=torch.long), bounds)
 
 
 def _bound_likelihood(net, prompts, completions, *, samples, canvas, eos, precision, generator):
@@ -285,13 +281,8 @@ def _bound_likelihood(net, prompts, completions, *, samples, canvas, eos, precis
     with batches.autocast(device, precision):
         means = batches.run_by_length(score, [len(rows[i]) for i, _ in runs], device)
     values = torch.tensor(means, dtype=torch.float64).split([len(masks) for masks, _ in draws])
-    estimates, errors = [], []
-    for value, (masks, weight) in zip(values, draws, strict=True):
-        value = value * masks.shape[1]
-        is_sampled = len(masks) == samples  # otherwise all masks are enumerated
-        estimates.append((value * weight).sum())
-        errors.append(value.std() / samples**0.5 if is_sampled else torch.zeros((), dtype=torch.float64))
-    return LikelihoodBound(*(torch.stack(part) if rows else torch.zeros(0).double() for part in (estimates, errors)))
+    bounds = [(value * masks.shape[1] * weight).sum() for value, (masks, weight) in zip(values, draws, strict=True)]
+    return torch.stack(bounds) if bounds else torch.zeros(0, dtype=torch.float64)
 
 
 def draw_masks(length, samples, *, generator):

@@ -226,17 +226,9 @@ def check_sampling(prompts, sampling, steps, fixed_tokens):
                 raise UserError(f"fixed_tokens[{i}] has position {position}; it must be in {len(prompt)}–{canvas - 1}")
 
 
-class LikelihoodBound(NamedTuple):
-    """An estimate (N,) of a lower bound on log p and its standard error (N,), 0 if the bound is exact; float64."""
-
-    estimate: torch.Tensor
-    error: torch.Tensor
-
-
 def check_likelihood(prompts, completions, samples, canvas):
-    """Refuse too few samples, empty completions and rows that are longer than the canvas."""
-    if samples < 2:
-        raise UserError(f"samples is {samples}; a standard error needs at least 2")
+    """Refuse no samples, empty completions and rows that are longer than the canvas."""
+    require_positive_integer("samples", samples)
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         if not len(completion):
             raise UserError(f"completion {i} is empty; it needs at least one token")

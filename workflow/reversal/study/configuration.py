@@ -15,7 +15,14 @@ import yaml
 from ..common.errors import UserError
 from ..data import generated
 from ..data.facts import DIRECTIONS
-from .resolve import Objective, find_disabled_stages, is_built_by_workflow, is_diffusion, resolve_models
+from .resolve import (
+    MASK_ONLY_SAMPLING,
+    Objective,
+    find_disabled_stages,
+    is_built_by_workflow,
+    is_diffusion,
+    resolve_models,
+)
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
     from yaml import CSafeLoader as SafeLoader
@@ -28,8 +35,6 @@ SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
-# Settings of the sampler that only masks support, and their values for other noise.
-MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
 
 
 def find_error(config, files):
