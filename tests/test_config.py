@@ -50,7 +50,7 @@ WRONG = [
     ("probe: {file: my/prompts.txt}", "probe.file", "no such file"),
     ("sampling: {canvas: 1000000}", "sampling.canvas", "up to 256, the positions of mdm"),
     ("sampling: {steps: [1, 2, 0]}", "sampling.steps[2]", "from 1 up"),
-    ("sampling: {guidance: .nan}", "sampling.guidance", "a finite one"),
+    ("sampling: {guidance: .nan}", "sampling.guidance", "a finite number"),
     ("tracing: {max_facts: 0}", "tracing.max_facts", "keyvalue uses"),
     ("tracing: {sampling_steps: 5}", "tracing.sampling_steps", "one of sampling.steps"),
     ("tracing: {splits: [p2d]}", "tracing.splits[0]", "p2d_same"),
@@ -156,9 +156,9 @@ def test_a_number_that_is_not_finite_is_blamed_on_its_own_source(default, tmp_pa
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(default))
     config = change_key(default, ["sampling", "guidance"], value)
-    assert configuration.find_error(config, [str(file)]).startswith("--config: sampling.guidance is no number")
+    assert configuration.find_error(config, [str(file)]).startswith(f"--config: sampling.guidance is {value}")
     file.write_text(yaml.safe_dump(config))
-    assert configuration.find_error(config, [str(file)]).startswith(f"{file}: sampling.guidance is no number")
+    assert configuration.find_error(config, [str(file)]).startswith(f"{file}: sampling.guidance is {value}")
 
 
 @pytest.mark.parametrize(
