@@ -2,8 +2,6 @@
 
 import copy
 import functools
-import subprocess
-import sys
 from dataclasses import asdict
 
 import pytest
@@ -222,12 +220,3 @@ def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(roo
             above = lines[number - 1].startswith("#") if number else False
             inside = any("#" in below for below in lines[number : number + 3])
             assert above or inside, line
-
-
-def test_snakemake_stops_with_one_line_and_no_traceback(root, tmp_path):
-    (tmp_path / "typo.yaml").write_text("study: typo\nsampling: {stepps: [1]}\n")
-    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", "--configfile", str(tmp_path / "typo.yaml")]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "sampling.stepps is not a key; did you mean steps?" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -190,7 +190,10 @@ def _choose_tokens(net, sampling, budget, states, masked, generators):
 
     def choose(rows):
         positions = slice(ends[rows.start], ends[rows.stop])
-        logits = _guided_logits(net, states[:, positions], sampling.guidance)
+        logits = network.logits(net, states[:, positions].flatten(0, 1)).float()
+        if sampling.guidance:
+            conditional, unconditional = logits.chunk(2)
+            logits = torch.lerp(unconditional, conditional, 1 + sampling.guidance)
         best, chosen = logits.max(-1)
         if generators:
             noise = _draw_exponential(counts[rows], logits.shape[-1], generators[rows])
@@ -203,15 +206,6 @@ def _choose_tokens(net, sampling, budget, states, masked, generators):
     cost = (4 if generators else 1) * logits.LOGITS * network.vocab(net)  # noise is float64
     budget.run_batches([max([1, *counts]) * cost] * len(counts), choose)
     return token, confidence
-
-
-def _guided_logits(net, states, guidance):
-    """Logits (P, V) from `_gather_states`, with guidance extrapolated from unconditional to conditional ones."""
-    logits = network.logits(net, states.flatten(0, 1)).float()
-    if not guidance:
-        return logits
-    conditional, unconditional = logits.chunk(2)
-    return torch.lerp(unconditional, conditional, 1 + guidance)
 
 
 def _draw_exponential(counts, vocab, generators):

@@ -41,6 +41,7 @@ from .objective import EVERYWHERE, Objective, autoregressive_targets, compute_lo
 POOL = 16  # batches shuffled together before their rows are sorted by length
 WIDTHS = 6  # evenly spaced widths of a range: few, since each shape needs a CUDA graph of its own
 NARROW = 0.8  # the share of batches with the smallest width
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
 
 
 class TrainingError(UserError):
@@ -311,7 +312,12 @@ class Checkpoints:
         try:
             weights = {name: p.detach().contiguous() for name, p in adapters.trainable_parameters(net).items()}
             save_file(weights, draft / "net.safetensors")
-            save_file(_optimizer_tensors(net, optimizer), draft / "optimizer.safetensors")
+            moments = {
+                f"{kind}/{name}": optimizer.state[parameter][kind].contiguous()
+                for name, parameter in adapters.trainable_parameters(net).items()
+                for kind in MOMENTS
+            }
+            save_file(moments, draft / "optimizer.safetensors")
             files = {file.name: sha256(file) for file in draft.iterdir()}
             (draft / "state.json").write_text(
                 json.dumps({"fingerprint": self.fingerprint, "files": files, "history": history})
@@ -344,7 +350,7 @@ class Checkpoints:
                     parameter.copy_(weights[name])
                     optimizer.state[parameter] = {
                         kind: moments[f"{kind}/{name}"].to("cpu" if kind == "step" and device.type == "cpu" else device)
-                        for kind in ("step", "exp_avg", "exp_avg_sq")
+                        for kind in MOMENTS
                     }
             return state["history"]
         return []
@@ -357,14 +363,6 @@ class Checkpoints:
             return state if complete and state["fingerprint"] == self.fingerprint else None
         except (OSError, ValueError, KeyError, SafetensorError):
             return None
-
-
-def _optimizer_tensors(net, optimizer):
-    return {
-        f"{kind}/{name}": optimizer.state[parameter][kind].contiguous()
-        for name, parameter in adapters.trainable_parameters(net).items()
-        for kind in ("step", "exp_avg", "exp_avg_sq")
-    }
 
 
 def _derive_seed(*parts):
