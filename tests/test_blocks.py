@@ -121,31 +121,6 @@ def test_training_sets_the_blocks_and_a_saved_model_keeps_them(tmp_path):
     assert network.block_size(loop.prepare_network(net, Objective(), seed=0)) is None
 
 
-def test_interrupted_training_with_blocks_ends_in_the_same_weights(tmp_path, monkeypatch):
-    rows = [row.tolist() for row in IDS]
-    recipe = loop.Recipe(epochs=4, batch=4, learning_rate=1e-3, warmup_steps=2, width=10, seed=1)
-
-    def train(checkpoints):
-        net = loop.prepare_network(network.new(**SHAPE, seed=0), Objective(block=4), seed=0)
-        loop.fit(net, rows, recipe, objective=Objective(block=4), checkpoints=checkpoints, seconds_between=0)
-        return net.state_dict()
-
-    whole = train(tmp_path / "whole")
-    steps, update = itertools.count(), loop._update_weights
-
-    def fail_at_the_tenth(*arguments):
-        if next(steps) == 9:
-            raise KeyboardInterrupt
-        return update(*arguments)
-
-    monkeypatch.setattr(loop, "_update_weights", fail_at_the_tenth)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "killed")
-    resumed = train(tmp_path / "killed")
-    assert next(steps) < 9 + 16  # it did not begin again
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-
-
 def test_training_with_blocks_in_bfloat16_follows_that_in_float32(monkeypatch):
     """On a GPU training runs in bfloat16; here the same autocast is switched on for the CPU."""
     recipe = loop.Recipe(epochs=6, batch=4, learning_rate=3e-3, warmup_steps=2, width=10, seed=1)

@@ -95,6 +95,11 @@ WRONG = [
         "rotary",
     ),
     ("models: {mdm: {canvas: 60}}", "models.mdm.canvas", "training.width (40)"),
+    (
+        "{finetuned_edits: {groups: [both, p2d_control]}, data: {source: berglund}}",
+        "finetuned_edits.groups[1]",
+        "only with data.source generated",
+    ),
     ("network: {width: 130}", "network.width", "a multiple of twice network.heads"),
     ("seeds: [1, 1]", "seeds", "a list of different whole numbers"),
     ("training: none", "training", "a recipe, unless data.source is pairs"),
@@ -172,17 +177,6 @@ def test_a_number_that_is_not_finite_is_blamed_on_its_own_source(default, tmp_pa
 def test_nested_values_of_the_command_line_are_read_as_in_a_file(default, given, meant):
     """Snakemake passes them as text."""
     assert merge_defaults(merged(default, given), default) == merged(default, meant)
-
-
-@pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])
-def test_edits_of_control_people_need_control_people(default, data):
-    config = merged(default, {"finetuned_edits": {"groups": ["both", "p2d_control"]}})
-    assert configuration.find_error(config, ["config.yaml"]) is None
-    line = configuration.find_error(merged(config, {"data": data}), [])
-    assert (
-        "finetuned_edits.groups[1] is 'p2d_control'; allowed: only with data.source generated and control_people"
-        in line
-    )
 
 
 def walk_schema(schema, config, path=""):
