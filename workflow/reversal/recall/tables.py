@@ -25,7 +25,7 @@ def step_scaling(completions):
     """Recall per model, seed, split and number of steps, with its interval; `file` is the split's published name."""
     records = []
     for (name, seed, split, steps), rows in _group_by(completions, "model", "seed", "split", "steps"):
-        accuracy = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
+        accuracy = contrasts.mean(make_sample(rows, rows.correct), contrasts.SHARES)
         records.append(
             _key_columns(name, seed, split)
             | {"steps": steps, "n": len(rows), "correct": int(rows.correct.sum())}
@@ -61,7 +61,7 @@ def differences(completions, families):
         first, second = rows_of[condition], rows_of[other]
         seeds = set(first.seed) & set(second.seed)
         first, second = (rows[rows.seed.isin(seeds)] for rows in (first, second))
-        samples = [_sample(rows, rows.correct) for rows in (first, second)]
+        samples = [make_sample(rows, rows.correct) for rows in (first, second)]
         difference = contrasts.difference(*samples, contrasts.CHANGES)
         records.append(
             {"contrast": contrast, **condition._asdict()}
@@ -104,8 +104,8 @@ def likelihood(comparisons):
     """
     records = []
     for (name, seed, split), rows in _group_by(comparisons, "model", "seed", "split"):
-        difference = contrasts.mean(_sample(rows, rows.right - rows.wrong))
-        preferred = contrasts.mean(_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
+        difference = contrasts.mean(make_sample(rows, rows.right - rows.wrong))
+        preferred = contrasts.mean(make_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
         records.append(
             _key_columns(name, seed, split)
             | {"kind": rows.kind.iloc[0], "n": len(rows), "facts": rows.fact.nunique()}
@@ -117,7 +117,7 @@ def likelihood(comparisons):
     return pd.DataFrame(records)
 
 
-def _sample(rows, values):
+def make_sample(rows, values):
     """The `contrasts.Sample` of rows; a template is known by its number and the direction of its question."""
     direction = rows.split.map(lambda split: ANY_SPLIT[split].direction if split in ANY_SPLIT else split)
     return contrasts.Sample(values, rows.fact, direction + " " + rows.template.astype(str))
