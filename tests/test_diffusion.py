@@ -215,23 +215,6 @@ def test_schedules_run_from_one_to_almost_zero_at_different_speeds():
     assert schedules["cosine"][4] > schedules["linear"][4] > schedules["geometric"][4]
 
 
-def test_fixed_tokens_stay_and_the_rest_is_filled_around_them(net):
-    fixed = [{CANVAS - 1: 4, CANVAS - 3: 5}, {}]
-    found = denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8, fixed_tokens=fixed)
-    assert found.canvas[0, -1] == 4 and found.canvas[0, -3] == 5
-    assert found.step[0, [-1, -3]].tolist() == [masked.FIXED] * 2
-    assert same(
-        [part[1:] for part in found[:4]],
-        [part[1:] for part in denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8)[:4]],
-    )
-
-
-def test_a_canvas_of_fixed_tokens_is_returned_unchanged(net):
-    whole = {i: i for i in range(3, CANVAS)}
-    found = denoise(net, PROMPTS[:1], canvas=CANVAS, steps=4, fixed_tokens=[whole])
-    assert found.canvas[0, 3:].tolist() == list(range(3, CANVAS))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -247,8 +230,6 @@ def test_a_canvas_of_fixed_tokens_is_returned_unchanged(net):
         ({"remasking": "low_confidence", "order": "random"}, "remasking needs the order 'confidence'"),
         ({"block": 0}, "block is 0"),
         ({"block": 1}, "prompt 0 leaves 10 blocks of 1 tokens; 4 steps are too few for them"),
-        ({"fixed_tokens": [{}]}, "fixed_tokens has 1 entries for 7 prompts"),
-        ({"fixed_tokens": [{2: 1}] * 7}, "fixed_tokens\\[0\\] has position 2; it must be in 3–12"),
         ({"precision": "float16"}, "precision is 'float16'"),
     ],
 )

@@ -34,7 +34,6 @@ def denoise(
     prompts: list[list[int]],
     *,
     steps: int,
-    fixed_tokens: list[dict[int, int]] | None = None,
     generator: torch.Generator | None = None,
     keep_logits: bool = False,
     **sampling,
@@ -42,13 +41,12 @@ def denoise(
     """Fill canvases that begin with `prompts` (lists of ids) in `steps` denoising steps.
 
     `sampling` has the fields of `Sampling`, of which `canvas`, the number of tokens of a row, is required.
-    `fixed_tokens`, for infilling, has for each prompt a dict {position: id} of further tokens that stay. `keep_logits`
-    adds the network's `logits`, without guidance, at every step, which takes a run of the network more for each.
+    `keep_logits` adds the network's `logits`, without guidance, at every step, which takes a run of the network more
+    for each.
     """
     if not network.is_diffusion(net):
         raise UserError("denoise needs a diffusion network; recall.answer completes with a network of either family")
-    options = {"fixed_tokens": fixed_tokens, "generator": generator}
-    result = denoise_each(net, prompts, Sampling(**sampling), [steps], **options)[steps]
+    result = denoise_each(net, prompts, Sampling(**sampling), [steps], generator=generator)[steps]
     if not keep_logits:
         return result
     device = net.get_input_embeddings().weight.device
@@ -58,7 +56,7 @@ def denoise(
 
 
 @torch.no_grad()
-def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=None, predict_states=None):
+def denoise_each(net, prompts, sampling, steps, *, generator=None, predict_states=None):
     """{n: the result of `denoise` in n steps} for each n of the list `steps`.
 
     `predict_states(canvas, prompt, step)` replaces `network.prediction_states`: from canvases (A, L), the numbers of
@@ -68,18 +66,18 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
     number of steps gives the same canvas.
     """
     for number in steps:
-        check_sampling(prompts, sampling, number, fixed_tokens)
+        check_sampling(prompts, sampling, number)
     device = net.get_input_embeddings().weight.device
     mask, blocks = network.mask_id(net), network.block_size(net)
     if blocks and (sampling.guidance or sampling.block):
         raise UserError("a block diffusion network is sampled without guidance and with its own blocks; set neither")
-    start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, mask)
+    start, fixed = build_canvases(prompts, sampling.canvas, mask)
     runs, results, known = [], {number: [] for number in steps}, {}
     for number in steps:
         order_seeds = draw_seeds(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
         noise_seeds = draw_seeds(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
         for i, prompt in enumerate(prompts):
-            groups, plan = plan_unmasking(len(prompt), fixed[i], number, sampling, order_seeds[i], blocks)
+            groups, plan = plan_unmasking(len(prompt), number, sampling, order_seeds[i], blocks)
             # Random numbers differ between numbers of steps, so that only greedy runs can be shared.
             key = (i, number if sampling.is_random else None, tuple(unmasking[1:] for unmasking in plan))
             run = known.setdefault(key, len(runs))

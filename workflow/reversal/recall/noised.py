@@ -27,7 +27,7 @@ NO_TOKEN = -1
 
 
 @torch.no_grad()
-def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=None):
+def denoise_each(net, prompts, sampling, steps, *, generator=None):
     """{n: the `Denoised` canvases after n steps} for each n of the list `steps`; like `masked.denoise_each`.
 
     Each row starts from its own noise, seeded from `generator` (None: always the same).
@@ -37,10 +37,10 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
         if value != allowed:
             raise UserError(f"{name} is {value!r}; allowed for {network.noise(net)} noise: {allowed!r}")
     for number in steps:
-        check_sampling(prompts, sampling, number, fixed_tokens)
+        check_sampling(prompts, sampling, number)
     generator = generator or torch.Generator().manual_seed(0)
     device = net.get_input_embeddings().weight.device
-    start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, network.mask_id(net))
+    start, fixed = build_canvases(prompts, sampling.canvas, network.mask_id(net))
     results = {}
     for number in steps:
         seeds = draw_seeds(len(prompts), generator)
