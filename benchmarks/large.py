@@ -15,7 +15,8 @@ import torch
 
 from benchmarks import naive_trace
 from benchmarks.shapes import PUBLISHED, published_network
-from benchmarks.tracing import measure_seconds, plant_answer
+from benchmarks.timing import measure_time
+from benchmarks.tracing import plant_answer
 from benchmarks.training import batches, random_rows
 from reversal.models import network
 from reversal.tracing import engine
@@ -60,7 +61,7 @@ def trace(net, options):
     for kind in options.kinds:
         site = {"kind": kind, "precision": "bfloat16"}
         engine.trace(net, **prompt, **site)  # warms up
-        engine_seconds = measure_seconds(lambda site=site: engine.trace(net, **prompt, **site), net.device)
+        engine_seconds, _ = measure_time(lambda site=site: engine.trace(net, **prompt, **site), net.device)
         print(f"{kind}: {engine_seconds:.2f} s, {peak_memory(net):.1f} GiB at most", flush=True)
         loops = {"16-bit loop": time_naive_loop(net, prompt, kind, positions=2)}
         groups = [(0,), (SUBJECT[1] - 1,), (PROMPT,)]
@@ -91,7 +92,7 @@ def planted_prompt(net, draws):
 
 def time_naive_loop(net, prompt, kind, positions):
     """Seconds of the loop over all states, scaled up from those of the first `positions`."""
-    measured = measure_seconds(
+    measured, _ = measure_time(
         lambda: naive_trace.trace(net, **prompt, kind=kind, positions=range(positions)), net.device
     )
     return measured * TOKENS / positions

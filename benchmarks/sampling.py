@@ -8,22 +8,18 @@ The tests compare the sampler with `denoise_alone`, too.
 
 import argparse
 import functools
-import time
 
 import torch
 
 from benchmarks.shapes import SMDM_1028M
+from benchmarks.timing import measure_time
 from reversal.common import batches
 from reversal.models import network
 from reversal.recall import masked
 
 SIZES = {
     "default": {"shape": {"vocab": 2000, "width": 128, "layers": 4, "heads": 4, "mlp": 512}, "canvas": 25, "steps": 16},
-    "1028m": {
-        "shape": SMDM_1028M,
-        "canvas": 52,
-        "steps": 32,
-    },
+    "1028m": {"shape": SMDM_1028M, "canvas": 52, "steps": 32},
 }
 
 
@@ -56,16 +52,6 @@ def random_prompts(number, *, vocab, longest, generator):
     """Prompts of random tokens, of between half of `longest` and `longest` tokens."""
     lengths = torch.randint(longest // 2, longest + 1, (number,), generator=generator).tolist()
     return [torch.randint(vocab, (length,), generator=generator).tolist() for length in lengths]
-
-
-def measure_time(call, device):
-    """The seconds that `call` takes, and what it returns."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    wait()
-    start = time.perf_counter()
-    result = call()
-    wait()
-    return time.perf_counter() - start, result
 
 
 def main():

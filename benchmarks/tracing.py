@@ -9,12 +9,12 @@ the head. `largest` is the largest effect, `error` the largest difference of an 
 
 import argparse
 import statistics
-import time
 
 import torch
 
 from benchmarks import naive_trace
 from benchmarks.shapes import SMDM_1028M
+from benchmarks.timing import measure_time
 from reversal.models import network
 from reversal.tracing import engine, llama
 
@@ -114,27 +114,12 @@ def time_both(net, query, precision, options):
     positions = range(options.positions or tokens)
     naive, engine_times = [], []
     for turn in range(1 + options.repeats):
-        slow = measure_seconds(lambda: naive_trace.trace(net, **query, positions=positions), net.device)
-        fast = measure_seconds(lambda: engine.trace(net, **query, precision=precision), net.device)
+        slow, _ = measure_time(lambda: naive_trace.trace(net, **query, positions=positions), net.device)
+        fast, _ = measure_time(lambda: engine.trace(net, **query, precision=precision), net.device)
         if turn:  # the first turn warms up
             naive.append(slow * tokens / len(positions))
             engine_times.append(fast)
     return statistics.median(naive), statistics.median(engine_times)
-
-
-def measure_seconds(work, device):
-    """The seconds that `work` takes."""
-    synchronize(device)
-    start = time.perf_counter()
-    work()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
-def synchronize(device):
-    """Wait until the device has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

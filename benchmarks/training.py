@@ -11,13 +11,13 @@ not padding: 6 FLOP per token and parameter that it is multiplied with.
 
 import argparse
 import tempfile
-import time
 
 import numpy as np
 import torch
 from transformers import Trainer, TrainingArguments
 
 from benchmarks.shapes import SMDM_1028M
+from benchmarks.timing import measure_time
 from reversal.models import network
 from reversal.training import loop, objective
 
@@ -43,19 +43,11 @@ def random_rows(number, shortest, longest, vocab):
     return [torch.randint(1, vocab, (length,), generator=generator).tolist() for length in lengths]
 
 
-def synchronize(device):
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
 def time_loop(net, rows, recipe, device):
     """Seconds for one epoch of our loop, and for the second half of its steps, after all set-up."""
-    synchronize(device)
-    start = time.perf_counter()
-    history = loop.fit(net, rows, recipe)
-    synchronize(device)
+    seconds, history = measure_time(lambda: loop.fit(net, rows, recipe), device)
     elapsed = np.cumsum([len(batch) for batch in batches(rows, recipe)]) / history.rows_per_second  # at each step
-    return time.perf_counter() - start, elapsed.iloc[-1] - elapsed.iloc[len(elapsed) // 2 - 1]
+    return seconds, elapsed.iloc[-1] - elapsed.iloc[len(elapsed) // 2 - 1]
 
 
 def batches(rows, recipe):
@@ -96,24 +88,20 @@ def time_trainer(net, rows, recipe, device):
             dataloader_pin_memory=False,
         )
         trainer = DiffusionTrainer(model=net, args=arguments, train_dataset=rows, data_collator=collate)
-        synchronize(device)
-        start = time.perf_counter()
-        trainer.train()
-        synchronize(device)
-        return time.perf_counter() - start
+        return measure_time(trainer.train, device)[0]
 
 
 def matrix_rate(device, size=8192, rounds=30):
     """bf16 FLOP/s of a large matrix product."""
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(5):
-        a @ b
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(rounds):
-        a @ b
-    synchronize(device)
-    return 2 * size**3 * rounds / (time.perf_counter() - start)
+
+    def multiply(times):
+        for _ in range(times):
+            a @ b
+
+    multiply(5)
+    seconds, _ = measure_time(lambda: multiply(rounds), device)
+    return 2 * size**3 * rounds / seconds
 
 
 def main():

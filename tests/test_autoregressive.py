@@ -101,17 +101,6 @@ def test_completions_do_not_depend_on_batches_and_stop_at_the_end_token(networks
     assert found.tokens == [one_token_at_a_time(networks["llama"], prompt, new_tokens, eos)[0] for prompt in prompts]
 
 
-def test_a_row_ends_at_its_end_token_while_others_continue(networks):
-    """Each token of the completions serves as the end token, so that rows leave the batch at different times."""
-    net = networks["llama"]
-    for eos in {
-        token for tokens in autoregressive.complete(net, PROMPTS, new_tokens=8, eos=None).tokens for token in tokens
-    }:
-        for tokens in autoregressive.complete(net, PROMPTS, new_tokens=8, eos=eos).tokens:
-            assert len(tokens) == 8 or tokens[-1] == eos
-            assert eos not in tokens[:-1]
-
-
 def test_no_prompts_give_no_completions(networks):
     assert autoregressive.complete(networks["llama"], [], new_tokens=3, eos=EOS).tokens == []
 

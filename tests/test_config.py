@@ -2,8 +2,6 @@
 
 import copy
 import functools
-import subprocess
-import sys
 from dataclasses import asdict
 
 import pytest
@@ -50,7 +48,7 @@ WRONG = [
     ("probe: {file: my/prompts.txt}", "probe.file", "no such file"),
     ("sampling: {canvas: 1000000}", "sampling.canvas", "up to 256, the positions of mdm"),
     ("sampling: {steps: [1, 2, 0]}", "sampling.steps[2]", "from 1 up"),
-    ("sampling: {guidance: .nan}", "sampling.guidance", "a finite one"),
+    ("sampling: {guidance: .nan}", "sampling.guidance", "a finite number"),
     ("tracing: {max_facts: 0}", "tracing.max_facts", "keyvalue uses"),
     ("tracing: {sampling_steps: 5}", "tracing.sampling_steps", "one of sampling.steps"),
     ("tracing: {splits: [p2d]}", "tracing.splits[0]", "p2d_same"),
@@ -97,6 +95,11 @@ WRONG = [
         "rotary",
     ),
     ("models: {mdm: {canvas: 60}}", "models.mdm.canvas", "training.width (40)"),
+    (
+        "{finetuned_edits: {groups: [both, p2d_control]}, data: {source: berglund}}",
+        "finetuned_edits.groups[1]",
+        "only with data.source generated",
+    ),
     ("network: {width: 130}", "network.width", "a multiple of twice network.heads"),
     ("seeds: [1, 1]", "seeds", "a list of different whole numbers"),
     ("training: none", "training", "a recipe, unless data.source is pairs"),
@@ -156,9 +159,9 @@ def test_a_number_that_is_not_finite_is_blamed_on_its_own_source(default, tmp_pa
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(default))
     config = change_key(default, ["sampling", "guidance"], value)
-    assert configuration.find_error(config, [str(file)]).startswith("--config: sampling.guidance is no number")
+    assert configuration.find_error(config, [str(file)]).startswith(f"--config: sampling.guidance is {value}")
     file.write_text(yaml.safe_dump(config))
-    assert configuration.find_error(config, [str(file)]).startswith(f"{file}: sampling.guidance is no number")
+    assert configuration.find_error(config, [str(file)]).startswith(f"{file}: sampling.guidance is {value}")
 
 
 @pytest.mark.parametrize(
@@ -174,17 +177,6 @@ def test_a_number_that_is_not_finite_is_blamed_on_its_own_source(default, tmp_pa
 def test_nested_values_of_the_command_line_are_read_as_in_a_file(default, given, meant):
     """Snakemake passes them as text."""
     assert merge_defaults(merged(default, given), default) == merged(default, meant)
-
-
-@pytest.mark.parametrize("data", [{"source": "berglund"}, {"generated": {"control_people": 0}}])
-def test_edits_of_control_people_need_control_people(default, data):
-    config = merged(default, {"finetuned_edits": {"groups": ["both", "p2d_control"]}})
-    assert configuration.find_error(config, ["config.yaml"]) is None
-    line = configuration.find_error(merged(config, {"data": data}), [])
-    assert (
-        "finetuned_edits.groups[1] is 'p2d_control'; allowed: only with data.source generated and control_people"
-        in line
-    )
 
 
 def walk_schema(schema, config, path=""):
@@ -222,12 +214,3 @@ def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(roo
             above = lines[number - 1].startswith("#") if number else False
             inside = any("#" in below for below in lines[number : number + 3])
             assert above or inside, line
-
-
-def test_snakemake_stops_with_one_line_and_no_traceback(root, tmp_path):
-    (tmp_path / "typo.yaml").write_text("study: typo\nsampling: {stepps: [1]}\n")
-    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", "--configfile", str(tmp_path / "typo.yaml")]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "sampling.stepps is not a key; did you mean steps?" in done.stderr
-    assert "Traceback" not in done.stderr

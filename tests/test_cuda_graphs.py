@@ -88,15 +88,6 @@ def test_recorded_steps_train_as_plain_ones_do(causal, width, precision, monkeyp
         )
 
 
-@pytest.mark.parametrize("width", [0, (12, 24)])
-def test_in_float32_the_loss_of_recorded_steps_trains_the_same_network(width, monkeypatch):
-    """Without a GPU: only the loss differs from a plain step, and a whole run stays within float32's rounding."""
-    expected = loop.fit(fresh(False, "cpu"), ROWS, recipe(width=width, epochs=1)).loss
-    monkeypatch.setattr(loop, "compute_loss", objective.compute_loss_everywhere)
-    found = loop.fit(fresh(False, "cpu"), ROWS, recipe(width=width, epochs=1)).loss
-    assert found.to_list() == pytest.approx(expected.to_list(), rel=1e-5)
-
-
 @on_a_gpu
 def test_an_interrupted_run_with_recorded_steps_ends_in_the_same_weights(tmp_path, monkeypatch):
     whole, resumed = fresh(False), fresh(False)

@@ -140,12 +140,6 @@ def test_a_batch_too_large_for_the_gpu_is_halved(net, limit_memory):
     assert max(tried) == len(PROMPTS)
 
 
-def test_memory_too_small_for_one_row_is_an_error(net, limit_memory):
-    limit_memory(0)
-    with pytest.raises(torch.OutOfMemoryError):
-        denoise(net, PROMPTS, canvas=CANVAS, steps=1)
-
-
 def test_equally_confident_tokens_are_revealed_from_left_to_right():
     flat = network.new(causal=False, vocab=5, width=8, layers=1, heads=1, mlp=8, seed=0)
     with torch.no_grad():
@@ -221,27 +215,6 @@ def test_schedules_run_from_one_to_almost_zero_at_different_speeds():
     assert schedules["cosine"][4] > schedules["linear"][4] > schedules["geometric"][4]
 
 
-def test_fixed_tokens_stay_and_the_rest_is_filled_around_them(net):
-    fixed = [{CANVAS - 1: 4, CANVAS - 3: 5}, {}]
-    found = denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8, fixed_tokens=fixed)
-    assert found.canvas[0, -1] == 4 and found.canvas[0, -3] == 5
-    assert found.step[0, [-1, -3]].tolist() == [masked.FIXED] * 2
-    assert same(
-        [part[1:] for part in found[:4]],
-        [part[1:] for part in denoise(net, PROMPTS[:2], canvas=CANVAS, steps=4, guidance=0.8)[:4]],
-    )
-
-
-def test_a_canvas_of_fixed_tokens_is_returned_unchanged(net):
-    whole = {i: i for i in range(3, CANVAS)}
-    found = denoise(net, PROMPTS[:1], canvas=CANVAS, steps=4, fixed_tokens=[whole])
-    assert found.canvas[0, 3:].tolist() == list(range(3, CANVAS))
-
-
-def test_no_prompts_give_no_canvases(net):
-    assert denoise(net, [], canvas=CANVAS, steps=4).canvas.shape == (0, CANVAS)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -257,8 +230,6 @@ def test_no_prompts_give_no_canvases(net):
         ({"remasking": "low_confidence", "order": "random"}, "remasking needs the order 'confidence'"),
         ({"block": 0}, "block is 0"),
         ({"block": 1}, "prompt 0 leaves 10 blocks of 1 tokens; 4 steps are too few for them"),
-        ({"fixed_tokens": [{}]}, "fixed_tokens has 1 entries for 7 prompts"),
-        ({"fixed_tokens": [{2: 1}] * 7}, "fixed_tokens\\[0\\] has position 2; it must be in 3–12"),
         ({"precision": "float16"}, "precision is 'float16'"),
     ],
 )
@@ -278,8 +249,7 @@ def log_p(net, row, position):
 def test_the_bound_of_one_token_is_its_log_probability(net):
     found = log_likelihood(net, PROMPTS, [[i] for i in range(7)], samples=8, generator=seeded())
     expected = masked.first_token_log_probs(net, PROMPTS)[range(7), range(7)].double()
-    assert torch.allclose(found.estimate, expected, atol=1e-5)
-    assert (found.error == 0).all()
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_the_bound_of_two_tokens_is_the_mean_over_both_orders(net):
@@ -287,17 +257,16 @@ def test_the_bound_of_two_tokens_is_the_mean_over_both_orders(net):
     row, a, b = prompt + answer, len(prompt), len(prompt) + 1
     both, alone = log_p(net, row, {a, b}), log_p(net, row, {a}) + log_p(net, row, {b})
     found = log_likelihood(net, [prompt], [answer], samples=64, generator=seeded())
-    assert found.estimate.item() == pytest.approx(both / 2 + alone / 2, abs=1e-5)
+    assert found.item() == pytest.approx(both / 2 + alone / 2, abs=1e-5)
 
 
-def test_sampled_bounds_scatter_around_the_exact_one_by_their_error(net):
+def test_sampled_bounds_scatter_around_the_exact_one(net):
     prompt, answer = PROMPTS[0], [11, 12, 13, 14, 15]
     exact = log_likelihood(net, [prompt], [answer], samples=32)
-    assert exact.error.item() == 0
     found = log_likelihood(net, [prompt] * 60, [answer] * 60, samples=20, generator=seeded())
-    scatter = found.estimate.std()
-    assert found.estimate.mean().item() == pytest.approx(exact.estimate.item(), abs=4 * scatter.item() / 60**0.5)
-    assert 0 < scatter < 1.3 * found.error.mean()
+    scatter = found.std()
+    assert found.mean().item() == pytest.approx(exact.item(), abs=4 * scatter.item() / 60**0.5)
+    assert scatter > 0
 
 
 def test_every_number_of_masked_tokens_is_equally_frequent():
@@ -315,18 +284,18 @@ def test_likelihoods_of_a_padded_batch_are_those_of_each_row_alone(net):
     together = log_likelihood(net, PROMPTS, answers, samples=16)
     for i, (prompt, answer) in enumerate(zip(PROMPTS, answers, strict=True)):
         alone = log_likelihood(net, [prompt], [answer], samples=16)
-        assert together.estimate[i].item() == pytest.approx(alone.estimate.item(), abs=1e-5)
+        assert together[i].item() == pytest.approx(alone.item(), abs=1e-5)
 
 
 def test_a_canvas_is_filled_with_end_tokens(net):
     found = log_likelihood(net, [[1, 2]], [[3]], samples=2, canvas=5, eos=0)
-    assert found.estimate.item() == pytest.approx(log_p(net, [1, 2, 3, 0, 0], {2}), abs=1e-5)
+    assert found.item() == pytest.approx(log_p(net, [1, 2, 3, 0, 0], {2}), abs=1e-5)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 1}, "samples is 1"),
+        ({"samples": 0}, "samples is 0"),
         ({"completions": [[]]}, "completion 0 is empty"),
         ({"canvas": 3, "eos": 0}, "row 0 has 4 tokens; the canvas holds 3"),
     ],

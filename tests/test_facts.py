@@ -2,7 +2,6 @@
 
 import json
 import random
-import resource
 from dataclasses import replace
 
 import pytest
@@ -55,47 +54,6 @@ def test_the_spans_select_subject_and_answer():
     assert (ROW.subject_text, ROW.answer_text) == ("Ina Moor", "she mends clocks")
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("", "not JSON"),
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[1, 2]", "not a JSON object"),
-        (record(prompt=" \n"), "prompt is empty"),
-        (record(prompt=7), "prompt is 7; it must be text"),
-        (record(prompt="\ud800"), "surrogates not allowed"),
-        (record(fact=None), "fact is None"),
-        (record(completion=""), "completion is empty"),
-        (record(completion="she mends clocks."), "it must start with a space"),
-        (record(template=-1), "template is -1"),
-        (record(template=True), "template is True"),
-        (record(template=1.0), "template is 1.0"),
-        (record(subject=[4]), "subject is (4,)"),
-        (record(subject=[4, "12"]), "subject is (4, '12')"),
-        (record(subject="4, 12"), "subject is '4, 12'"),
-        (record(subject=[4, 17]), "subject is [4, 17]; it must lie within the 16 characters of the prompt"),
-        (record(subject=[4, 4]), "subject is [4, 4]"),
-        (record(subject=[-2, 4]), "subject is [-2, 4]"),
-        (record(answer=[0, 99]), "answer is [0, 99]; it must lie within the 18 characters of the completion"),
-    ],
-)
-def test_the_error_of_a_bad_row_names_file_line_and_reason(tmp_path, bad, reason):
-    path = write_records(tmp_path / "rows.jsonl", record())
-    path.write_text(path.read_text() + (bad if isinstance(bad, str) else json.dumps(bad)) + "\n" + json.dumps(record()))
-    with pytest.raises(DataError) as caught:
-        facts.read(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}:2: ") and reason in message and "\n" not in message
-
-
-def test_the_error_of_text_that_is_not_utf8_names_file_and_line(tmp_path):
-    path = write_records(tmp_path / "rows.jsonl", record())
-    path.write_bytes(path.read_bytes() + b'{"prompt": "caf\xe9"}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: not UTF-8 after .*save the file as UTF-8"):
-        facts.read(path)
-
-
 def test_a_prompt_has_one_answer(tmp_path):
     again = write_records(tmp_path / "again.jsonl", record(), record())
     assert facts.read(again) == [ROW, ROW]
@@ -106,58 +64,7 @@ def test_a_prompt_has_one_answer(tmp_path):
         facts.read(other)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"name": ""}, "name is empty"),
-        ({"trained_as": "mends clocks"}, "trained_as is 'mends clocks'; it must be a list of texts"),
-        ({"tested_as": ["mends clocks", 3]}, "tested_as[1] is 3"),
-    ],
-)
-def test_the_error_of_a_bad_fact_names_file_line_and_reason(tmp_path, changes, reason):
-    path = write_records(tmp_path / "facts.jsonl", vars(FACT), vars(FACT) | changes)
-    with pytest.raises(DataError) as caught:
-        facts.read_facts(path)
-    assert str(caught.value).startswith(f"{path}:2: {reason}")
-
-
-def test_the_error_of_a_missing_file_names_it(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jsonl: No such file"):
-        facts.read(tmp_path / "none.jsonl")
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    def broken():
-        yield ROW
-        raise KeyboardInterrupt
-
-    facts.write([ROW], tmp_path / "rows.jsonl")
-    with pytest.raises(KeyboardInterrupt):
-        facts.write(broken(), tmp_path / "rows.jsonl")
-    assert facts.read(tmp_path / "rows.jsonl") == [ROW]
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
-
-
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
-    facts.write([ROW], tmp_path / "rows.jsonl")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(OSError):
-            facts.write([ROW] * 1000, tmp_path / "rows.jsonl")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert facts.read(tmp_path / "rows.jsonl") == [ROW]
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
-
-
-def test_the_question_direction_follows_the_answer_type():
-    directions = {name: split.direction for name, split in facts.SPLITS.items()}
-    assert [name for name, direction in directions.items() if direction == "p2d"] == [
-        "d2p_reverse",
-        "p2d_same",
-        "both_p2d",
-    ]
+def test_a_question_is_trained_in_its_own_direction_in_reverse_or_in_both():
     for split in facts.SPLITS.values():
         assert split.trained == (
             "both" if split.group == "both" else "same" if split.group == split.direction else "reverse"

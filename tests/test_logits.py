@@ -71,9 +71,7 @@ def score_answers(*, causal):
     answers = [[9, 8, 7, 6, 5, 4, 3, 9, 8, 7]] * 24
     if causal:
         return autoregressive.log_likelihood(network(causal=True), prompts(), answers)
-    return masked.log_likelihood(network(), prompts(), answers, samples=2, generator=torch.Generator().manual_seed(0))[
-        0
-    ]
+    return masked.log_likelihood(network(), prompts(), answers, samples=2, generator=torch.Generator().manual_seed(0))
 
 
 def trace():

@@ -9,11 +9,9 @@ import torch
 import yaml
 from input_fixtures import change_key
 
-from reversal.common.errors import UserError
 from reversal.data import facts
 from reversal.models import network, tokens
-from reversal.recall import noised
-from reversal.study import configuration, machine, preflight
+from reversal.study import machine, preflight
 from reversal.study.resolve import resolve_models
 from reversal.tracing import llama
 
@@ -53,22 +51,6 @@ def test_the_longest_row_and_the_shortest_prompt_are_those_of_the_rows_in_tokens
 def test_facts_templates_and_answers_are_counted_by_split(measured, generated):
     counts = measured[1]["splits"]["p2d_same"]
     assert counts == {"facts": 30, "templates": 10, "answers": 30, "one_word_subject": None}
-
-
-def test_a_canvas_too_small_for_the_longest_row_is_rejected_with_the_number_to_set(measured, config):
-    most = measured[1]["longest_row"]["tokens"]
-    preflight.require_feasible(measured[1], change_key(config, ["sampling", "canvas"], most), "mdm")
-    with pytest.raises(UserError, match=rf"canvas of mdm has {most - 1}; .* models.mdm.canvas .* to at least {most}"):
-        preflight.require_feasible(measured[1], change_key(config, ["sampling", "canvas"], most - 1), "mdm")
-
-
-def test_a_tokenizer_that_supports_subword_dropout_can_be_used_for_it(tokenizer):
-    assert tokens.supports_subword_dropout(tokenizer.backend_tokenizer.model)
-    tokens.SubwordDropout(tokenizer, 0.1)
-
-
-def test_mask_only_settings_of_the_sampler_are_rejected_for_other_noise_as_its_sampler_does():
-    assert configuration.MASK_ONLY_SAMPLING == noised.MASK_ONLY_SAMPLING
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -116,14 +98,6 @@ def test_16_bits_stay_16_bits_where_an_adapter_is_trained(config, tmp_path):
     adapted = own | {"training": own["training"] | {"adapter": {"rank": 1, "alpha": 1}}}
     assert machine.count_missing_bytes(adapted, tmp_path) == numbers * (2 + 2)
     assert machine.count_missing_bytes(own | {"training": "none"}, tmp_path) == numbers * 2
-
-
-def test_disk_space_is_measured_where_a_missing_folder_will_be(config, tmp_path):
-    machine.require_disk_space(config, tmp_path / "results/none/models")
-
-
-def test_gpus_are_counted_as_pytorch_does():
-    assert machine.count_gpus() == torch.cuda.device_count()
 
 
 def test_preflight_needs_no_jsonschema(root):

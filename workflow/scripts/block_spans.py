@@ -11,7 +11,7 @@ with jobs.job(snakemake):
     tokenizer = Tokenizer.from_file(f"{snakemake.input.tokenizer}/tokenizer.json")
     spans = [tokens.measure_fact_span(tokenizer, row) for row in facts.read(snakemake.input.rows)]
     table = pd.DataFrame(
-        {"block": size, "rows": len(spans), "in_one_block": sum(first // size == last // size for first, last in spans)}
+        {"block": size, "share": sum(first // size == last // size for first, last in spans) / len(spans)}
         for size in range(1, snakemake.params.canvas + 1)
     )
-    files.write_table(table.assign(share=table.in_one_block / table.rows), snakemake.output[0])
+    files.write_table(table, snakemake.output[0])

@@ -84,13 +84,16 @@ def autocast(device, precision):
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def pad(rows, value, *, left=False):
-    """Lists of ids as one tensor (B, T), padded right or left with `value`, and a mask (B, T) of the real positions."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), value)
-    real = torch.zeros((len(rows), longest), dtype=torch.bool)
+def pad(rows, value, *, left=False, width=0):
+    """Lists of ids as one tensor (B, T), padded right or left with `value`, and a mask (B, T) of the real positions.
+
+    T is the length of the longest row, or `width` if that is more.
+    """
+    width = max(width, *map(len, rows))
+    ids = torch.full((len(rows), width), value)
+    real = torch.zeros((len(rows), width), dtype=torch.bool)
     for i, row in enumerate(rows):
-        place = slice(longest - len(row), longest) if left else slice(0, len(row))
+        place = slice(width - len(row), width) if left else slice(0, len(row))
         ids[i, place] = torch.tensor(row)
         real[i, place] = True
     return ids, real

@@ -57,13 +57,8 @@ class Progress:
         if time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or self.done >= self.total:
             self.last_line = time.monotonic()
             shown = "".join(f", {name} {value}" for name, value in values.items())
-            self.job.log_line(
-                f"{self.label}: {self.done}/{self.total} {self.unit}, {self.rate():.1f} {self.unit}/s{shown}"
-            )
-
-    def rate(self):
-        """Units a second since the start."""
-        return (self.done - self.first) / max(time.monotonic() - self.began, 1e-9)
+            rate = (self.done - self.first) / max(time.monotonic() - self.began, 1e-9)
+            self.job.log_line(f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.1f} {self.unit}/s{shown}")
 
     def __enter__(self):
         return self

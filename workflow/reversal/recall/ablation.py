@@ -8,30 +8,25 @@ from . import evaluation
 from .sampling import Sampling
 
 
-def list_variants(sampling, factors):
-    """[(factor, value, sampling)] for each value of each factor, the configured one included."""
-    return [
-        (factor, value, {**sampling, factor: value})
-        for factor, values in factors.items()
-        for value in dict.fromkeys([sampling[factor], *values])
-    ]
-
-
 def ablate(net, tokenizer, splits, *, sampling, factors, job=None):
     """A table of one diffusion network's recall for each variant of the sampler and each of `splits` {split: rows}.
 
+    A variant has one of the `factors` {setting: values} changed; the configured value is always among the values.
     `sampling` has the fields of `Sampling` and one number of `steps`. A variant that is not possible, such as a canvas
     too small for the rows, is logged and skipped.
     """
-    variants = list_variants(sampling, factors)
+    variants = [
+        (factor, value) for factor, values in factors.items() for value in dict.fromkeys([sampling[factor], *values])
+    ]
     records = []
     progress = job.progress(len(variants) * len(splits), "ablations", "runs") if job else None
-    for factor, value, options in variants:
+    for factor, value in variants:
         for split, rows in splits.items():
+            options = sampling | {factor: value}
+            steps = options.pop("steps")
             try:
-                variant = Sampling(**{name: options[name] for name in options if name != "steps"})
                 completions = evaluation.complete_split(
-                    net, tokenizer, rows, variant, split=split, steps=options["steps"]
+                    net, tokenizer, rows, Sampling(**options), split=split, steps=steps
                 )
             except UserError as error:
                 if value == sampling[factor]:

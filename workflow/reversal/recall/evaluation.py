@@ -142,8 +142,8 @@ def compare_likelihoods(
 ):
     """Log-likelihoods of the `right` rows' completions and of the `wrong` ones after the same prompts: a dict per row.
 
-    They are exact for an autoregressive network (errors 0). For a diffusion network they are bounds from `samples`
-    draws, by `masked.log_likelihood` or `noised.log_likelihood`, on canvases filled with end tokens.
+    They are exact for an autoregressive network. For a diffusion network they are bounds from `samples` draws, by
+    `masked.log_likelihood` or `noised.log_likelihood`, on canvases filled with end tokens.
     """
     for i, (row, other) in enumerate(zip(right, wrong, strict=True)):
         if row.prompt != other.prompt:
@@ -154,13 +154,10 @@ def compare_likelihoods(
         [example.ids[example.prompt :] for example in examples],
     )
     if network.is_diffusion(net):
-        end = {"canvas": canvas, "eos": tokenizer.eos_token_id}
-        value, error = _diffusion_module(net).log_likelihood(
-            net, *pairs, samples=samples, generator=generator, precision=precision, **end
-        )
+        options = {"samples": samples, "canvas": canvas, "eos": tokenizer.eos_token_id, "generator": generator}
+        value = _diffusion_module(net).log_likelihood(net, *pairs, precision=precision, **options)
     else:
         value = autoregressive.log_likelihood(net, *pairs, precision=precision)
-        error = value * 0
     return [
         {
             "fact": row.fact,
@@ -170,8 +167,6 @@ def compare_likelihoods(
             "kind": KINDS[network.noise(net) if network.is_diffusion(net) else None],
             "right": value[i].item(),
             "wrong": value[len(right) + i].item(),
-            "right_error": error[i].item(),
-            "wrong_error": error[len(right) + i].item(),
         }
         for i, row in enumerate(right)
     ]

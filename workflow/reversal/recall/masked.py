@@ -18,7 +18,6 @@ from .sampling import (
     FIXED,
     MASKED,
     Denoised,
-    LikelihoodBound,
     Sampling,
     build_canvases,
     check_likelihood,
@@ -35,7 +34,6 @@ def denoise(
     prompts: list[list[int]],
     *,
     steps: int,
-    fixed_tokens: list[dict[int, int]] | None = None,
     generator: torch.Generator | None = None,
     keep_logits: bool = False,
     **sampling,
@@ -43,13 +41,12 @@ def denoise(
     """Fill canvases that begin with `prompts` (lists of ids) in `steps` denoising steps.
 
     `sampling` has the fields of `Sampling`, of which `canvas`, the number of tokens of a row, is required.
-    `fixed_tokens`, for infilling, has for each prompt a dict {position: id} of further tokens that stay. `keep_logits`
-    adds the network's `logits`, without guidance, at every step, which takes a run of the network more for each.
+    `keep_logits` adds the network's `logits`, without guidance, at every step, which takes a run of the network more
+    for each.
     """
     if not network.is_diffusion(net):
         raise UserError("denoise needs a diffusion network; recall.answer completes with a network of either family")
-    options = {"fixed_tokens": fixed_tokens, "generator": generator}
-    result = denoise_each(net, prompts, Sampling(**sampling), [steps], **options)[steps]
+    result = denoise_each(net, prompts, Sampling(**sampling), [steps], generator=generator)[steps]
     if not keep_logits:
         return result
     device = net.get_input_embeddings().weight.device
@@ -59,7 +56,7 @@ def denoise(
 
 
 @torch.no_grad()
-def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=None, predict_states=None):
+def denoise_each(net, prompts, sampling, steps, *, generator=None, predict_states=None):
     """{n: the result of `denoise` in n steps} for each n of the list `steps`.
 
     `predict_states(canvas, prompt, step)` replaces `network.prediction_states`: from canvases (A, L), the numbers of
@@ -69,18 +66,18 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
     number of steps gives the same canvas.
     """
     for number in steps:
-        check_sampling(prompts, sampling, number, fixed_tokens)
+        check_sampling(prompts, sampling, number)
     device = net.get_input_embeddings().weight.device
     mask, blocks = network.mask_id(net), network.block_size(net)
     if blocks and (sampling.guidance or sampling.block):
         raise UserError("a block diffusion network is sampled without guidance and with its own blocks; set neither")
-    start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, mask)
+    start, fixed = build_canvases(prompts, sampling.canvas, mask)
     runs, results, known = [], {number: [] for number in steps}, {}
     for number in steps:
         order_seeds = draw_seeds(len(prompts), generator) if sampling.order == "random" else [None] * len(prompts)
         noise_seeds = draw_seeds(len(prompts), generator) if sampling.temperature else [None] * len(prompts)
         for i, prompt in enumerate(prompts):
-            groups, plan = plan_unmasking(len(prompt), fixed[i], number, sampling, order_seeds[i], blocks)
+            groups, plan = plan_unmasking(len(prompt), number, sampling, order_seeds[i], blocks)
             # Random numbers differ between numbers of steps, so that only greedy runs can be shared.
             key = (i, number if sampling.is_random else None, tuple(unmasking[1:] for unmasking in plan))
             run = known.setdefault(key, len(runs))
@@ -191,7 +188,10 @@ def _choose_tokens(net, sampling, budget, states, masked, generators):
 
     def choose(rows):
         positions = slice(ends[rows.start], ends[rows.stop])
-        logits = _guided_logits(net, states[:, positions], sampling.guidance)
+        logits = network.logits(net, states[:, positions].flatten(0, 1)).float()
+        if sampling.guidance:
+            conditional, unconditional = logits.chunk(2)
+            logits = torch.lerp(unconditional, conditional, 1 + sampling.guidance)
         best, chosen = logits.max(-1)
         if generators:
             noise = _draw_exponential(counts[rows], logits.shape[-1], generators[rows])
@@ -206,15 +206,6 @@ def _choose_tokens(net, sampling, budget, states, masked, generators):
     return token, confidence
 
 
-def _guided_logits(net, states, guidance):
-    """Logits (P, V) from `_gather_states`, with guidance extrapolated from unconditional to conditional ones."""
-    logits = network.logits(net, states.flatten(0, 1)).float()
-    if not guidance:
-        return logits
-    conditional, unconditional = logits.chunk(2)
-    return torch.lerp(unconditional, conditional, 1 + guidance)
-
-
 def _draw_exponential(counts, vocab, generators):
     """Exponential noise (P, V), whose −log is Gumbel noise: `counts` rows from each of the generators."""
     draws = [
@@ -226,7 +217,7 @@ def _draw_exponential(counts, vocab, generators):
 
 @torch.no_grad()
 def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None, precision="float32", generator=None):
-    """The diffusion bound on log p(completion | prompt) for each pair of lists of ids: a `LikelihoodBound`.
+    """The diffusion bound on log p(completion | prompt) (N,), float64, for each pair of lists of ids.
 
     Of a completion's n tokens, k random ones are masked, with k uniform over 1 … n; the bound is the mean over such
     masks of n/k · Σ log p(token | the rest), summed over the masked tokens. For n = 1 it is log p itself. It is
@@ -242,7 +233,7 @@ def log_likelihood(net, prompts, completions, *, samples, canvas=None, eos=None,
 
 
 def _sum_over_blocks(net, prompts, completions, **options):
-    """The bounds of each completion's blocks, given those before them, summed: a `LikelihoodBound`."""
+    """The bounds of each completion's blocks, given those before them, summed (N,)."""
     size, owners, contexts, parts = network.block_size(net), [], [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         first, row = len(prompt), [*prompt, *completion]
@@ -251,12 +242,9 @@ def _sum_over_blocks(net, prompts, completions, **options):
             owners.append(i)
             contexts.append(row[:start])
             parts.append(row[start:end])
-    bound = _bound_likelihood(net, contexts, parts, **options)
-    index = torch.tensor(owners, dtype=torch.long)
+    bounds = _bound_likelihood(net, contexts, parts, **options)
     total = torch.zeros(len(prompts), dtype=torch.float64)
-    return LikelihoodBound(
-        total.index_add(0, index, bound.estimate), total.index_add(0, index, bound.error.square()).sqrt()
-    )
+    return total.index_add(0, torch.tensor(owners, dtype=torch.long), bounds)
 
 
 def _bound_likelihood(net, prompts, completions, *, samples, canvas, eos, precision, generator):
@@ -285,13 +273,8 @@ def _bound_likelihood(net, prompts, completions, *, samples, canvas, eos, precis
     with batches.autocast(device, precision):
         means = batches.run_by_length(score, [len(rows[i]) for i, _ in runs], device)
     values = torch.tensor(means, dtype=torch.float64).split([len(masks) for masks, _ in draws])
-    estimates, errors = [], []
-    for value, (masks, weight) in zip(values, draws, strict=True):
-        value = value * masks.shape[1]
-        is_sampled = len(masks) == samples  # otherwise all masks are enumerated
-        estimates.append((value * weight).sum())
-        errors.append(value.std() / samples**0.5 if is_sampled else torch.zeros((), dtype=torch.float64))
-    return LikelihoodBound(*(torch.stack(part) if rows else torch.zeros(0).double() for part in (estimates, errors)))
+    bounds = [(value * masks.shape[1] * weight).sum() for value, (masks, weight) in zip(values, draws, strict=True)]
+    return torch.stack(bounds) if bounds else torch.zeros(0, dtype=torch.float64)
 
 
 def draw_masks(length, samples, *, generator):

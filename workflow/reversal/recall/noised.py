@@ -11,10 +11,10 @@ from ..common import batches
 from ..common.errors import UserError
 from ..models import network
 from ..models.vocabulary import log_snr
+from ..study.resolve import MASK_ONLY_SAMPLING
 from .sampling import (
     FIXED,
     MASKED,
-    LikelihoodBound,
     build_canvases,
     check_likelihood,
     check_sampling,
@@ -24,12 +24,10 @@ from .sampling import (
 )
 
 NO_TOKEN = -1
-# Settings that only masks support, with their values for other noise; the same as in study/configuration.
-MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
 
 
 @torch.no_grad()
-def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=None):
+def denoise_each(net, prompts, sampling, steps, *, generator=None):
     """{n: the `Denoised` canvases after n steps} for each n of the list `steps`; like `masked.denoise_each`.
 
     Each row starts from its own noise, seeded from `generator` (None: always the same).
@@ -39,10 +37,10 @@ def denoise_each(net, prompts, sampling, steps, *, fixed_tokens=None, generator=
         if value != allowed:
             raise UserError(f"{name} is {value!r}; allowed for {network.noise(net)} noise: {allowed!r}")
     for number in steps:
-        check_sampling(prompts, sampling, number, fixed_tokens)
+        check_sampling(prompts, sampling, number)
     generator = generator or torch.Generator().manual_seed(0)
     device = net.get_input_embeddings().weight.device
-    start, fixed = build_canvases(prompts, fixed_tokens, sampling.canvas, network.mask_id(net))
+    start, fixed = build_canvases(prompts, sampling.canvas, network.mask_id(net))
     results = {}
     for number in steps:
         seeds = draw_seeds(len(prompts), generator)
@@ -150,7 +148,7 @@ PROCESSES = {"uniform": Uniform, "gaussian": Gaussian}
 
 @torch.no_grad()
 def log_likelihood(net, prompts, completions, *, samples, canvas, eos, precision="float32", generator=None):
-    """A bound on log p(completion | prompt) for each pair of lists of ids, if the completion is sampled in one step.
+    """A bound on log p(completion | prompt) (N,), float64, for each pair of lists of ids, sampled in one step.
 
     From noise z in place of the completion, one step draws each token independently: log p ≥ E_z Σ log p(token | z).
     The mean is over `samples` draws of z. As with masks, the network sees where the completion ends.
@@ -174,5 +172,4 @@ def log_likelihood(net, prompts, completions, *, samples, canvas, eos, precision
 
     with batches.autocast(device, precision):
         values = batches.run_by_length(score, [canvas] * len(seeds), device)
-    values = torch.tensor(values, dtype=torch.float64).view(len(rows), samples)
-    return LikelihoodBound(values.mean(1), values.std(1) / samples**0.5)
+    return torch.tensor(values, dtype=torch.float64).view(len(rows), samples).mean(1)

@@ -5,6 +5,7 @@ import pandas as pd
 from ..common import contrasts
 from ..data import facts
 from ..data.facts import CONTROL_GROUPS, CONTROL_SPLITS, RECALL_SPLITS, SPLITS
+from .tables import make_sample
 
 # {split of control people: the split with the same questions about the group that they match}.
 MATCHED_SPLITS = {
@@ -34,9 +35,9 @@ def make_table(completions, comparisons, histories, training, control_facts):
         pairs = comparisons[
             (comparisons.model == model) & (comparisons.split == split) & (comparisons.protected == protected)
         ]
-        accuracy = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
-        log_ratio = contrasts.mean(_sample(pairs, pairs.right - pairs.wrong))
-        preferred = contrasts.mean(_sample(pairs, pairs.right > pairs.wrong), contrasts.SHARES)
+        accuracy = contrasts.mean(make_sample(rows, rows.correct), contrasts.SHARES)
+        log_ratio = contrasts.mean(make_sample(pairs, pairs.right - pairs.wrong))
+        preferred = contrasts.mean(make_sample(pairs, pairs.right > pairs.wrong), contrasts.SHARES)
         records.append(
             {"model": model, **training[model], **costs.loc[model].to_dict()}
             | {"split": split, "answer_type": SPLITS[split].answer_type, "trained": SPLITS[split].trained}
@@ -61,10 +62,6 @@ def _mark_protected(rows, training, control_facts):
         for model, fact in zip(rows.model, rows.fact, strict=True)
     ]
     return rows.assign(protected=protected, split=rows.split.replace(MATCHED_SPLITS))
-
-
-def _sample(rows, values):
-    return contrasts.Sample(values, rows.fact, rows.template.astype(str))
 
 
 def predicts_subject_from_object(row):

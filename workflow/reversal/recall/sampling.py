@@ -86,9 +86,9 @@ def require_room(prompts, canvas):
 class Denoised(NamedTuple):
     """Finished canvases and the trajectories to them; tensors on the CPU.
 
-    `step` is the step (from 0) at which a token was revealed for the last time, −1 for fixed tokens (the prompt's, for
-    example); `confidence` is its probability then, 1 for fixed tokens. `remasked` lists the tokens that were masked
-    again: row, position, token, the step that revealed it, the step that masked it.
+    `step` is the step (from 0) at which a token was revealed for the last time, −1 in the prompt; `confidence` is its
+    probability then, 1 in the prompt. `remasked` lists the tokens that were masked again: row, position, token, the
+    step that revealed it, the step that masked it.
     """
 
     canvas: torch.Tensor  # (N, L)
@@ -125,18 +125,19 @@ def timesteps(schedule, steps):
     return LAST_TIME**u
 
 
-def plan_unmasking(prompt_length, fixed, steps, sampling, seed, network_block=None):
-    """The group (L,) of each position of a canvas, −1 where `fixed` (L,), and the row's `UnmaskingStep`s in order.
+def plan_unmasking(prompt_length, steps, sampling, seed, network_block=None):
+    """The group (L,) of each position of a canvas, −1 in the prompt, and the row's `UnmaskingStep`s in order.
 
     Groups are blocks: the sampler's, or those of a block diffusion network. In random order (`seed` not None) a group
     holds the positions that are revealed at one step.
     """
+    positions = torch.arange(sampling.canvas)
     if network_block:
-        blocks = torch.arange(len(fixed)) // network_block - prompt_length // network_block
+        blocks = positions // network_block - prompt_length // network_block
     else:
-        blocks = (torch.arange(len(fixed)) - prompt_length) // (sampling.block or len(fixed))
+        blocks = (positions - prompt_length) // (sampling.block or sampling.canvas)
     block_count = int(blocks[-1]) + 1
-    blocks[fixed] = -1
+    blocks[:prompt_length] = -1
     if seed is not None:
         reveal_step = _draw_reveal_steps(blocks, block_count, steps, sampling.schedule, seed)
         counts = torch.bincount(reveal_step[reveal_step >= 0], minlength=steps).tolist()
@@ -182,15 +183,13 @@ def _divide_steps(steps, blocks):
     return [range(*pair) for pair in itertools.pairwise(ends)]
 
 
-def build_canvases(prompts, fixed_tokens, length, mask):
-    """Canvases (N, L) with the prompts and `fixed_tokens`, masked elsewhere, and where they are fixed (N, L)."""
+def build_canvases(prompts, length, mask):
+    """Canvases (N, L) with the prompts, masked elsewhere, and where the prompts are (N, L)."""
     canvas = torch.full((len(prompts), length), mask)
     fixed = torch.zeros_like(canvas, dtype=torch.bool)
     for i, prompt in enumerate(prompts):
         canvas[i, : len(prompt)] = torch.as_tensor(prompt, dtype=torch.long)
         fixed[i, : len(prompt)] = True
-        for position, token in (fixed_tokens[i] if fixed_tokens else {}).items():
-            canvas[i, position], fixed[i, position] = token, True
     return canvas, fixed
 
 
@@ -210,33 +209,20 @@ def draw_seeds(count, generator):
     return torch.randint(2**62, (count,), generator=generator).tolist()
 
 
-def check_sampling(prompts, sampling, steps, fixed_tokens):
-    """Refuse prompts, steps or fixed tokens that do not fit the canvas and its blocks."""
+def check_sampling(prompts, sampling, steps):
+    """Refuse prompts or steps that do not fit the canvas and its blocks."""
     require_positive_integer("steps", steps)
-    if fixed_tokens is not None and len(fixed_tokens) != len(prompts):
-        raise UserError(f"fixed_tokens has {len(fixed_tokens)} entries for {len(prompts)} prompts; give one per prompt")
     canvas, block = sampling.canvas, sampling.block
     require_room(prompts, canvas)
     for i, prompt in enumerate(prompts):
         blocks = -(-(canvas - len(prompt)) // (block or canvas))
         if steps < blocks:
             raise UserError(f"prompt {i} leaves {blocks} blocks of {block} tokens; {steps} steps are too few for them")
-        for position in fixed_tokens[i] if fixed_tokens else ():
-            if not len(prompt) <= position < canvas:
-                raise UserError(f"fixed_tokens[{i}] has position {position}; it must be in {len(prompt)}–{canvas - 1}")
-
-
-class LikelihoodBound(NamedTuple):
-    """An estimate (N,) of a lower bound on log p and its standard error (N,), 0 if the bound is exact; float64."""
-
-    estimate: torch.Tensor
-    error: torch.Tensor
 
 
 def check_likelihood(prompts, completions, samples, canvas):
-    """Refuse too few samples, empty completions and rows that are longer than the canvas."""
-    if samples < 2:
-        raise UserError(f"samples is {samples}; a standard error needs at least 2")
+    """Refuse no samples, empty completions and rows that are longer than the canvas."""
+    require_positive_integer("samples", samples)
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         if not len(completion):
             raise UserError(f"completion {i} is empty; it needs at least one token")

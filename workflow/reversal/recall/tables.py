@@ -3,7 +3,6 @@
 Every interval is over facts and templates (`contrasts`).
 """
 
-import math
 from typing import NamedTuple
 
 import pandas as pd
@@ -26,7 +25,7 @@ def step_scaling(completions):
     """Recall per model, seed, split and number of steps, with its interval; `file` is the split's published name."""
     records = []
     for (name, seed, split, steps), rows in _group_by(completions, "model", "seed", "split", "steps"):
-        accuracy = contrasts.mean(_sample(rows, rows.correct), contrasts.SHARES)
+        accuracy = contrasts.mean(make_sample(rows, rows.correct), contrasts.SHARES)
         records.append(
             _key_columns(name, seed, split)
             | {"steps": steps, "n": len(rows), "correct": int(rows.correct.sum())}
@@ -51,8 +50,7 @@ def differences(completions, families):
     question     same direction against reverse direction, same question about other people
     people       same direction against reverse direction, same people and another question
 
-    `agree` is the share of prompts on which both are right or both wrong, if the prompts are the same. `families` is
-    {model: family}.
+    `families` is {model: family}.
     """
     rows_of = {
         Condition(model, split, None if pd.isna(steps) else int(steps)): rows
@@ -63,19 +61,16 @@ def differences(completions, families):
         first, second = rows_of[condition], rows_of[other]
         seeds = set(first.seed) & set(second.seed)
         first, second = (rows[rows.seed.isin(seeds)] for rows in (first, second))
-        samples = [_sample(rows, rows.correct) for rows in (first, second)]
+        samples = [make_sample(rows, rows.correct) for rows in (first, second)]
         difference = contrasts.difference(*samples, contrasts.CHANGES)
-        paired = first.merge(second, on=["seed", "fact", "prompt"])
         records.append(
             {"contrast": contrast, **condition._asdict()}
             | {f"against_{name}": value for name, value in other._asdict().items()}
             | {"seeds": len(seeds), "n": len(first)}
-            | {"first": first.correct.mean(), "second": second.correct.mean()}
             | {"difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
-            | {"agree": (paired.correct_x == paired.correct_y).mean() if condition.split == other.split else math.nan}
         )
     columns = ["contrast", *Condition._fields, *(f"against_{name}" for name in Condition._fields)]
-    columns += ["seeds", "n", "first", "second", "difference", "ci_low", "ci_high", "agree"]
+    columns += ["seeds", "n", "difference", "ci_low", "ci_high"]
     return pd.DataFrame(records, columns=columns).astype({"steps": "Int64", "against_steps": "Int64"})
 
 
@@ -105,13 +100,12 @@ def _list_contrasts(conditions, families):
 def likelihood(comparisons):
     """The likelihood test per model, seed and split: is the right completion more likely than a wrong one?
 
-    `difference` is in nats, `right_more_likely` the share of prompts; both have intervals. `sampling_error` is the part
-    of the difference's standard error that more samples of the masks would remove.
+    `difference` is in nats, `right_more_likely` the share of prompts; both have intervals.
     """
     records = []
     for (name, seed, split), rows in _group_by(comparisons, "model", "seed", "split"):
-        difference = contrasts.mean(_sample(rows, rows.right - rows.wrong))
-        preferred = contrasts.mean(_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
+        difference = contrasts.mean(make_sample(rows, rows.right - rows.wrong))
+        preferred = contrasts.mean(make_sample(rows, rows.right > rows.wrong), contrasts.SHARES)
         records.append(
             _key_columns(name, seed, split)
             | {"kind": rows.kind.iloc[0], "n": len(rows), "facts": rows.fact.nunique()}
@@ -119,12 +113,11 @@ def likelihood(comparisons):
             | {"difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
             | {"right_more_likely": preferred.estimate}
             | {"preferred_low": preferred.low, "preferred_high": preferred.high}
-            | {"sampling_error": math.sqrt((rows.right_error**2 + rows.wrong_error**2).sum()) / len(rows)}
         )
     return pd.DataFrame(records)
 
 
-def _sample(rows, values):
+def make_sample(rows, values):
     """The `contrasts.Sample` of rows; a template is known by its number and the direction of its question."""
     direction = rows.split.map(lambda split: ANY_SPLIT[split].direction if split in ANY_SPLIT else split)
     return contrasts.Sample(values, rows.fact, direction + " " + rows.template.astype(str))

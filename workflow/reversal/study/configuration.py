@@ -15,7 +15,14 @@ import yaml
 from ..common.errors import UserError
 from ..data import generated
 from ..data.facts import DIRECTIONS
-from .resolve import Objective, find_disabled_stages, is_built_by_workflow, is_diffusion, resolve_models
+from .resolve import (
+    MASK_ONLY_SAMPLING,
+    Objective,
+    find_disabled_stages,
+    is_built_by_workflow,
+    is_diffusion,
+    resolve_models,
+)
 
 try:  # twenty times as fast, where PyYAML has libyaml; every dry run reads the schema
     from yaml import CSafeLoader as SafeLoader
@@ -28,8 +35,6 @@ SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
-# Settings of the sampler that only masks support, and their values for other noise.
-MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
 
 
 def find_error(config, files):
@@ -42,7 +47,9 @@ def find_error(config, files):
     if first is not None:
         return _describe_schema_error(first, files)
     problems = itertools.chain(_find_conflicts(config), _find_missing_files(config, is_module=not files))
-    return next((f"{_find_source(path, files, _get(config, path))}: {line}" for path, line in problems), None)
+    for path, allowed in problems:
+        return f"{_find_source(path, files, _get(config, path))}: {describe_problem(config, path, allowed)}"
+    return None
 
 
 def _describe_schema_error(error, files):
@@ -75,47 +82,40 @@ def _list_allowed(description):
 
 
 def _find_conflicts(config):
-    """What a schema cannot express: values that do not fit together, as (path, line)."""
-    network = config["network"]
+    """What a schema cannot express: values that do not fit together, as (path, what is allowed there)."""
+    network, sampling, models = config["network"], config["sampling"], resolve_models(config)
     if network["width"] % (2 * network["heads"]):
-        allowed = f"a multiple of twice network.heads ({network['heads']})"
-        yield ["network", "width"], f"network.width is {network['width']}; allowed: {allowed}"
-    for name, model in resolve_models(config).items():
-        yield from _find_missing_folder(name, model)
+        yield ["network", "width"], f"a multiple of twice network.heads ({network['heads']})"
+    for name, model in models.items():
+        yield from _find_base_conflicts(name, model, config["models"][name])
         yield from _find_size_conflicts(config, name, model)
         yield from _find_objective_conflicts(config, name, model)
         yield from find_missing_layers(config, name, read_depth(_read_shape(model)))
     yield from _find_recipe_conflicts(config)
-    sampling = config["sampling"]
     if sampling["remasking"] != "none" and sampling["order"] == "random":
-        yield ["sampling", "remasking"], "sampling.remasking is 'low_confidence'; allowed: none, when order is random"
-    steps, traced = sampling["steps"], config["tracing"]["sampling_steps"]
-    if traced not in steps and any(map(is_diffusion, config["models"].values())):
-        allowed = f"one of sampling.steps ({', '.join(map(str, steps))}), whose completions are traced"
-        yield ["tracing", "sampling_steps"], f"tracing.sampling_steps is {traced}; allowed: {allowed}"
+        yield ["sampling", "remasking"], "none, when order is random"
+    if config["tracing"]["sampling_steps"] not in sampling["steps"] and any(map(is_diffusion, models.values())):
+        steps = ", ".join(map(str, sampling["steps"]))
+        yield ["tracing", "sampling_steps"], f"one of sampling.steps ({steps}), whose completions are traced"
     disabled = find_disabled_stages(config)
     for stage in ("keyvalue", "rank_one_edits"):
         if "tracing" in disabled and stage not in disabled:
-            line = f"tracing.max_facts is 0; allowed: with {stage}.max_facts 0 too, since {stage} uses the traced peaks"
-            yield ["tracing", "max_facts"], line
+            yield ["tracing", "max_facts"], f"0 with {stage}.max_facts 0 alone, since {stage} uses the traced peaks"
     has_control = config["data"]["source"] == "generated" and config["data"]["generated"]["control_people"]
     for i, group in enumerate(config["finetuned_edits"]["groups"]):
         if group.endswith("_control") and not has_control:
-            place = ["finetuned_edits", "groups", i]
-            allowed = "only with data.source generated and control_people above 0"
-            yield place, f"{format_path(place)} is {group!r}; allowed: {allowed}"
+            yield ["finetuned_edits", "groups", i], "only with data.source generated and control_people above 0"
     for path in _find_infinite_numbers(config):
-        yield path, f"{format_path(path)} is no number; allowed: a finite one"
+        yield path, "a finite number"
 
 
 def _find_missing_files(config, *, is_module):
-    """Words, templates and rows that do not exist, or patterns that cannot be read."""
+    """Words, templates and rows that do not exist, or patterns that cannot be read, as (path, what is allowed)."""
     data, models, source = config["data"], resolve_models(config).values(), config["data"]["source"]
-    place = ["data", "generated", "words"]
     try:
-        needed = {(*place,): generated.list_word_files(data["generated"]["words"])}
+        needed = {("data", "generated", "words"): generated.list_word_files(data["generated"]["words"])}
     except UserError as error:
-        yield place, f"{format_path(place)}: {error}"
+        yield ["data", "generated", "words"], f"a folder of word lists ({error})"
         return
     templates = list(DIRECTIONS) if source == "generated" else []
     templates += ["mentions"] if any("mentions" in model["train_on"] for model in models) else []
@@ -129,48 +129,49 @@ def _find_missing_files(config, *, is_module):
     for key in () if is_module else {"rows": ("train", "tests"), "pairs": ("file",)}.get(source, ()):
         needed["data", source, key] = [data[source][key]]
     needed["probe", "file"] = [config["probe"]["file"]]
-    for place, paths in needed.items():
-        for path in filter(None, paths):
-            if not Path(path).is_file():
-                yield place, f"{format_path(place)}: {path}: no such file; add it, or change {format_path(place)}"
+    for path, files in needed.items():
+        for file in filter(None, files):
+            if not Path(file).is_file():
+                yield path, f"what exists ({file}: no such file)"
 
 
 def _find_recipe_conflicts(config):
     """Training where there is nothing to train on, or none where it is needed; adapters where they cannot be."""
     pairs, untrained = config["data"]["source"] == "pairs", config["training"] == "none"
     if pairs and not untrained:
-        yield ["training"], "training is a recipe; allowed: none, when data.source is pairs: the bases are tested"
+        yield ["training"], "none, when data.source is pairs: the bases are tested"
     if untrained and not pairs:
-        yield ["training"], "training is 'none'; allowed: a recipe, unless data.source is pairs"
-    recipes = [(["pretraining", "recipe"], config["pretraining"]["recipe"], "null; a base is trained whole")]
-    if not untrained and config["training"].get("compile"):
-        recipes.append((["training"], config["training"], "null, when compile is true"))
-    for place, recipe, allowed in recipes:
-        if recipe.get("adapter"):
-            line = f"{format_path([*place, 'adapter'])} is {recipe['adapter']}; allowed: {allowed}"
-            yield [*place, "adapter"], line
+        yield ["training"], "a recipe, unless data.source is pairs"
+    if config["pretraining"]["recipe"].get("adapter"):
+        yield ["pretraining", "recipe", "adapter"], "null; a base is trained whole"
+    if not untrained and config["training"].get("compile") and config["training"].get("adapter"):
+        yield ["training", "adapter"], "null, when compile is true"
 
 
 def find_missing_layers(config, name, depth):
-    """Layers named in the configuration that the model `name`, with `depth` layers, does not have: (path, line)."""
+    """Layers named in the configuration that the model `name`, with `depth` layers, does not have."""
     for section, key in LAYER_SETTINGS:
         layers = config[section][key]
         for i, layer in enumerate(layers if isinstance(layers, list) else ()):
             if layer >= depth:
-                place = [section, key, i]
-                yield place, f"{format_path(place)} is {layer}; allowed: up to {depth - 1}, the last layer of {name}"
+                yield [section, key, i], f"up to {depth - 1}, the last layer of {name}"
 
 
 def find_wide_canvases(config, name, positions, described):
-    """Canvases that are wider than the `positions` of the model `name`, which errors call `described`: (path, line)."""
-    place = ["models", name, "canvas"] if "canvas" in config["models"][name] else ["sampling", "canvas"]
-    canvas = config["models"][name].get("canvas", config["sampling"]["canvas"])
-    ablated = enumerate(
-        config["ablations"]["factors"].get("canvas", ()) if is_diffusion(config["models"][name]) else ()
-    )
-    for path, value in ((place, canvas), *((["ablations", "factors", "canvas", i], value) for i, value in ablated)):
-        if value > positions:
-            yield path, f"{format_path(path)} is {value}; allowed: up to {described}"
+    """Canvases that are wider than the `positions` of the model `name`, which errors call `described`."""
+    paths = [_path_of(config, name, "sampling", "canvas")]
+    if is_diffusion(config["models"][name]):
+        ablated = config["ablations"]["factors"].get("canvas", ())
+        paths += [["ablations", "factors", "canvas", i] for i in range(len(ablated))]
+    for path in paths:
+        if _get(config, path) > positions:
+            yield path, f"up to {described}"
+
+
+def _path_of(config, name, section, key):
+    """Where a setting of the model `name` is set: for the model alone, or for all in a section."""
+    own = ["models", name, *([] if key == "canvas" else [section]), key]
+    return [section, key] if _get(config, own) is None else own
 
 
 def _read_shape(model):
@@ -204,53 +205,55 @@ def _find_infinite_numbers(value, path=()):
         yield from _find_infinite_numbers(part, (*path, key))
 
 
-def _find_missing_folder(name, model):
-    """A model's folder that does not exist, unless another study makes it."""
-    place = ["models", name, *([] if model["base"] == "folder" else [model["base"]]), "folder"]
+def _find_base_conflicts(name, model, own):
+    """A folder that does not exist, unless another study makes it, and a shape for a network that has its own."""
     folder = model["source"].get("folder")
     if folder and not Path(folder).is_dir() and Path(folder).parts[0] != "results":
-        yield place, f"{format_path(place)} is {folder!r}; allowed: a folder that exists"
+        yield (
+            ["models", name, *([] if model["base"] == "folder" else [model["base"]]), "folder"],
+            "a folder that exists",
+        )
+    if "network" in own and not is_built_by_workflow(model):
+        yield ["models", name, "network"], "with base pretrain or scratch"
 
 
 def _find_size_conflicts(config, name, model):
     """A canvas or a training width that the model's context rules out, or on which it could recall nothing."""
-    model_config, canvas = config["models"][name], model["canvas"]
-    canvas_at = ["models", name, "canvas"] if "canvas" in model_config else ["sampling", "canvas"]
-    width_at = (
-        ["models", name, "training", "width"] if "width" in model_config.get("training", {}) else ["training", "width"]
-    )
-    context = read_positions(_read_shape(model))
+    canvas, context = model["canvas"], read_positions(_read_shape(model))
     described = f"network.context {context}" if is_built_by_workflow(model) else f"{context}, the positions of {name}"
     yield from find_wide_canvases(config, name, context, described)
     if not is_diffusion(model):  # its padding is not trained on
         return
     for i, length in enumerate(config["keyvalue"]["prefixes"]["lengths"]):
         if length > canvas:
-            place = ["keyvalue", "prefixes", "lengths", i]
-            yield place, f"{format_path(place)} is {length}; allowed: up to the canvas of {name} ({canvas})"
+            yield ["keyvalue", "prefixes", "lengths", i], f"up to the canvas of {name} ({canvas})"
     width = (model["training"] or {}).get("width", 0)
+    width_path = _path_of(config, name, "training", "width")
     least, most = width if isinstance(width, list) else (width, width)
-    if least > most or most > context:
-        allowed = "the smaller number before the larger" if least > most else f"up to {described}"
-        yield width_at, f"{format_path(width_at)} is {width}; allowed: {allowed}"
+    if least > most:
+        yield width_path, "the smaller number before the larger"
+    if most > context:
+        yield width_path, f"up to {described}"
     if 0 < most < canvas:
-        allowed = f"up to {format_path(width_at)} ({most}), since a canvas wider than in training wrecks recall"
-        yield canvas_at, f"{format_path(canvas_at)} is {canvas}; allowed: {allowed}"
+        allowed = f"up to {format_path(width_path)} ({most}), since a canvas wider than in training wrecks recall"
+        yield _path_of(config, name, "sampling", "canvas"), allowed
 
 
 def _find_objective_conflicts(config, name, model):
     """Parts of an objective that mean nothing together, or not for the model's family, base or data."""
     objective, defaults, allowed = model["objective"], asdict(Objective()), {}
-    if not is_diffusion(model):
+    noise, sampling = objective["noise"], config["sampling"]
+    if is_diffusion(model):
+        allowed["masked_context"] = "0 for a diffusion model, which sees masks anyway"
+    else:
         message = "for diffusion models only: an autoregressive model has no noise"
         allowed |= dict.fromkeys(("noise", "rate", "time_conditioning", "whole_entities"), message)
         if objective["protect"] == "subject_given_object":
             allowed["protect"] = "none, subject or prompt for an autoregressive model, which sees no object first"
         if objective["masked_context"]:
             allowed["protect"] = "none with a masked context, whose rows are rebuilt whole"
-    else:
-        allowed["masked_context"] = "0 for a diffusion model, which sees masks anyway"
-    noise = objective["noise"]
+        if is_built_by_workflow(model) and model["network"]["positions"] != "rotary":
+            yield _path_of(config, name, "network", "positions"), f"rotary for {name}, which is autoregressive"
     if noise == "gaussian" and objective["time_conditioning"] == "none":
         allowed["noise"] = "gaussian only with time_conditioning: embedded, since the network must know the noise level"
     if noise != "mask" and not is_built_by_workflow(model):
@@ -259,36 +262,27 @@ def _find_objective_conflicts(config, name, model):
         allowed |= dict.fromkeys(("people", "exposure"), "only where something is protected")
     if noise != "mask" or not is_diffusion(model):
         allowed["block"] = "null: block diffusion is for diffusion models with masks"
-    for key in ("guidance", "block") if objective["block"] and "block" not in allowed else ():
-        if config["sampling"][key]:
-            shown = "0" if key == "guidance" else "null"
-            line = f"allowed: {shown}, since {name} is trained with blocks of its own (objective.block)"
-            yield ["sampling", key], f"sampling.{key} is {config['sampling'][key]}; {line}"
+    elif objective["block"]:
+        for key in ("guidance", "block"):
+            if sampling[key]:
+                yield ["sampling", key], f"0 or null, since {name} is trained with blocks of its own (objective.block)"
     for key, value in MASK_ONLY_SAMPLING.items() if noise != "mask" else ():
-        if config["sampling"][key] != value:
-            shown = "null" if value is None else value
-            line = f"sampling.{key} is {config['sampling'][key]!r}; allowed: {shown}, since {name} has {noise} noise"
-            yield ["sampling", key], line
+        if sampling[key] != value:
+            yield ["sampling", key], f"{'null' if value is None else value}, since {name} has {noise} noise"
     for key, message in allowed.items():
         if objective[key] != defaults[key]:
-            place = ["models", name, "objective", key]
-            yield place, f"{format_path(place)} is {objective[key]!r}; allowed: {message}"
-    place = ["models", name, "train_on"]
+            yield ["models", name, "objective", key], message
     for kind in model["train_on"]:
         if kind not in ("facts", "reversed") and config["data"]["source"] != "generated":
-            allowed = "with data.source generated, which has their templates"
-            yield place, f"{format_path(place)} has {kind}; allowed: {allowed}"
+            yield ["models", name, "train_on"], f"{kind} with data.source generated, which has their templates"
         elif kind == "control_mentions" and objective["people"] != "control":
-            yield place, f"{format_path(place)} has {kind}; allowed: with objective.people control"
-    if is_built_by_workflow(model) and model["network"]["positions"] != "rotary" and not is_diffusion(model):
-        place = ["models", name, "network", "positions"]
-        yield (
-            place,
-            f"{format_path(place)} is {model['network']['positions']!r}; allowed: rotary for {name}, "
-            "which is autoregressive",
-        )
-    if "network" in config["models"][name] and not is_built_by_workflow(model):
-        yield ["models", name, "network"], f"models.{name}.network is given; allowed: with base pretrain or scratch"
+            yield ["models", name, "train_on"], f"{kind} with objective.people control"
+
+
+def describe_problem(config, path, allowed):
+    """One line: the key at `path`, its value, and what is allowed there."""
+    value = _get(config, path)
+    return f"{format_path(path)} is {'given' if isinstance(value, dict) else repr(value)}; allowed: {allowed}"
 
 
 def format_path(path):

@@ -41,7 +41,7 @@ def require_disk_space(config, folder):
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
-            f"{folder}: the models still to be made need {_format_bytes(needed)}, but {_format_bytes(free)} are free; "
+            f"{folder}: the models still to be made need {needed / 2**30:.1f} GiB, only {free / 2**30:.1f} are free; "
             "free some space, or use fewer models or seeds"
         )
 
@@ -102,8 +102,3 @@ def _measure_tensors(files):
         except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
             continue
     return count, stored
-
-
-def _format_bytes(count):
-    unit = next(power for power in (3, 2, 1, 0) if count >= 1024**power or not power)
-    return f"{count / 1024**unit:.1f} {['bytes', 'KiB', 'MiB', 'GiB'][unit]}"

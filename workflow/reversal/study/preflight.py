@@ -13,7 +13,7 @@ from ..common.errors import UserError
 from ..data import facts
 from ..models import tokens
 from ..models.folders import read_json
-from .configuration import find_missing_layers, find_wide_canvases, read_depth, read_positions
+from .configuration import describe_problem, find_missing_layers, find_wide_canvases, read_depth, read_positions
 from .resolve import find_disabled_stages, is_diffusion, resolve_models
 
 FIELDS = ("longest_row", "shortest_prompt", "longest_probe", "supports_subword_dropout", "splits")
@@ -150,9 +150,12 @@ def _list_splits(groups):
 
 def _find_base_errors(shape, config, name, model):
     """What a base's own config.json rules out."""
-    yield from (line for _, line in find_missing_layers(config, name, read_depth(shape)))
     positions = read_positions(shape)
-    yield from (line for _, line in find_wide_canvases(config, name, positions, f"{positions}, its positions"))
+    problems = [
+        *find_missing_layers(config, name, read_depth(shape)),
+        *find_wide_canvases(config, name, positions, f"{positions}, its positions"),
+    ]
+    yield from (describe_problem(config, *problem) for problem in problems)
     trained, wanted = shape.get("noise", "mask"), model["objective"]["noise"]
     if trained != wanted:
         yield (

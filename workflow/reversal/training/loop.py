@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.fx.experimental import _config as symbolic_shapes
 
-from ..common.batches import attempt
+from ..common import batches
 from ..common.errors import UserError
 from ..common.files import sha256, write_table
 from ..common.jobs import Job, Progress
@@ -41,6 +41,7 @@ from .objective import EVERYWHERE, Objective, autoregressive_targets, compute_lo
 POOL = 16  # batches shuffled together before their rows are sorted by length
 WIDTHS = 6  # evenly spaced widths of a range: few, since each shape needs a CUDA graph of its own
 NARROW = 0.8  # the share of batches with the smallest width
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
 
 
 class TrainingError(UserError):
@@ -69,13 +70,7 @@ class Recipe:
 
 def pad(rows, eos, width=0):
     """Pad rows of tokens with end tokens: `ids` (B, T), and `real` (B, T), which covers each row and one end token."""
-    width = max(width, max(map(len, rows)) + 1)
-    ids = torch.full((len(rows), width), eos)
-    real = torch.zeros(ids.shape, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        real[i, : len(row) + 1] = True
-    return ids, real
+    return batches.pad([[*row, eos] for row in rows], eos, width=width)
 
 
 def draw_width(width, *, seed, step):
@@ -97,11 +92,11 @@ def epoch_batches(lengths, batch, *, seed, epoch):
     """The row numbers of each batch of an epoch: shuffled, with rows of similar length together to limit padding."""
     generator = torch.Generator().manual_seed(_derive_seed(seed, "epoch", epoch))
     order = torch.randperm(len(lengths), generator=generator).tolist()
-    batches = []
+    plan = []
     for start in range(0, len(order), POOL * batch):
         pool = sorted(order[start : start + POOL * batch], key=lambda row: lengths[row])
-        batches += [pool[i : i + batch] for i in range(0, len(pool), batch)]
-    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+        plan += [pool[i : i + batch] for i in range(0, len(pool), batch)]
+    return [plan[i] for i in torch.randperm(len(plan), generator=generator).tolist()]
 
 
 def learning_rate(step, steps, recipe):
@@ -191,7 +186,8 @@ def fit(
             width = 0 if mask_id is None else draw_width(recipe.width, seed=recipe.seed, step=step)
             ids, real = pad(batch_rows, net.config.eos_token_id, width)
             generator = torch.Generator().manual_seed(_derive_seed(recipe.seed, "step", step))
-            noise = {"marks": batch_marks and pad(batch_marks, 0, ids.shape[1])[0], "generator": generator}
+            padded_marks = batch_marks and batches.pad(batch_marks, 0, width=ids.shape[1])[0]
+            noise = {"marks": padded_marks, "generator": generator}
             if mask_id is None:
                 batch = autoregressive_targets(ids, real, objective, **noise)
             else:
@@ -248,7 +244,7 @@ def _compute_gradients(net, batch, device, parts):
     undo = partial(net.zero_grad, set_to_none=True)
     while True:
         last = parts >= len(batch.inputs)
-        loss, fits = attempt(partial(_accumulate_gradients, net, batch, device, parts), last=last, undo=undo)
+        loss, fits = batches.attempt(partial(_accumulate_gradients, net, batch, device, parts), last=last, undo=undo)
         if fits:
             return loss, parts
         parts *= 2
@@ -316,7 +312,12 @@ class Checkpoints:
         try:
             weights = {name: p.detach().contiguous() for name, p in adapters.trainable_parameters(net).items()}
             save_file(weights, draft / "net.safetensors")
-            save_file(_optimizer_tensors(net, optimizer), draft / "optimizer.safetensors")
+            moments = {
+                f"{kind}/{name}": optimizer.state[parameter][kind].contiguous()
+                for name, parameter in adapters.trainable_parameters(net).items()
+                for kind in MOMENTS
+            }
+            save_file(moments, draft / "optimizer.safetensors")
             files = {file.name: sha256(file) for file in draft.iterdir()}
             (draft / "state.json").write_text(
                 json.dumps({"fingerprint": self.fingerprint, "files": files, "history": history})
@@ -349,7 +350,7 @@ class Checkpoints:
                     parameter.copy_(weights[name])
                     optimizer.state[parameter] = {
                         kind: moments[f"{kind}/{name}"].to("cpu" if kind == "step" and device.type == "cpu" else device)
-                        for kind in ("step", "exp_avg", "exp_avg_sq")
+                        for kind in MOMENTS
                     }
             return state["history"]
         return []
@@ -362,14 +363,6 @@ class Checkpoints:
             return state if complete and state["fingerprint"] == self.fingerprint else None
         except (OSError, ValueError, KeyError, SafetensorError):
             return None
-
-
-def _optimizer_tensors(net, optimizer):
-    return {
-        f"{kind}/{name}": optimizer.state[parameter][kind].contiguous()
-        for name, parameter in adapters.trainable_parameters(net).items()
-        for kind in ("step", "exp_avg", "exp_avg_sq")
-    }
 
 
 def _derive_seed(*parts):
