@@ -124,13 +124,6 @@ def test_greedy_log_probabilities_sum_to_the_likelihood_of_the_completion(networ
     assert [sum(logs) for logs in found.log_probabilities] == pytest.approx(likelihood.tolist(), abs=1e-4)
 
 
-def test_the_first_token_is_the_first_of_a_completion(networks):
-    logs = autoregressive.first_token_log_probs(networks["llama"], PROMPTS)
-    found = autoregressive.complete(networks["llama"], PROMPTS, new_tokens=1, eos=EOS)
-    assert logs.shape == (len(PROMPTS), VOCAB)
-    assert logs.argmax(-1).tolist() == [tokens[0] for tokens in found.tokens]
-
-
 def test_a_batch_too_large_for_the_gpu_is_halved(networks, monkeypatch):
     net = networks["llama"]
     expected = autoregressive.complete(net, PROMPTS, new_tokens=4, eos=EOS)

@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
-from reversal.models import folders, network, origins, smdm, tokens
+from reversal.models import folders, network, smdm, tokens
 from reversal.models import hub as pins
 from reversal.models.layouts import DREAM
 from reversal.training import bases, pretraining
@@ -59,21 +59,6 @@ def test_a_folder_that_cannot_be_a_base_of_this_family_is_rejected(root, tmp_pat
         (tmp_path / "net/checksums.json").unlink()
     with pytest.raises(UserError, match=message):
         folders.copy(tmp_path / "net", tmp_path / "base", causal=change.get("causal", False))
-
-
-SHIPPED = "data/base/shipped.json"
-
-
-def test_a_bundled_base_is_recognised_by_its_weights_and_its_pretraining_by_the_word_lists(root, tmp_path):
-    shipped = json.loads((root / SHIPPED).read_text())
-    for name, causal in (("mdm", False), ("ar", True)):
-        assert shipped["models"][name] == sha256(root / f"data/base/{name}/model.safetensors")
-        folders.copy(root / f"data/base/{name}", tmp_path / name, causal=causal)
-    lists = [next(root.glob(f"data/*/{name}")) for name in shipped["lists"]]
-    assert all(origins.was_pretrained_on(tmp_path / name, lists, root / SHIPPED) for name in ("mdm", "ar"))
-    (tmp_path / "roles.txt").write_text("baker\n")
-    other = [tmp_path / "roles.txt" if file.name == "roles.txt" else file for file in lists]
-    assert not origins.was_pretrained_on(tmp_path / "mdm", other, root / SHIPPED)
 
 
 def test_scratch_makes_a_network_for_the_training_rows(generated, tmp_path):

@@ -305,7 +305,6 @@ LONGEST = {"tokens": 20, "file": "data/both_p2d.jsonl", "line": 7}
 MEASURED = {
     "longest_row": LONGEST,
     "shortest_prompt": 4,
-    "longest_probe": (9, "Two and two are"),
     "supports_subword_dropout": True,
 }
 
@@ -314,7 +313,6 @@ MEASURED = {
     "overlay, measured, shape, expected",
     [
         ("", {"longest_row": LONGEST | {"tokens": 23}}, {}, "both_p2d.jsonl:7 needs 23 tokens"),
-        ("", {"longest_probe": (25, "Two and")}, {}, "'Two and' has 25 tokens, but the canvas of mdm has 22"),
         ("rank_one_edits: {layers: [12]}", {}, {}, "rank_one_edits.layers[0] is 12; allowed: up to 7"),
         ("", {}, {"noise": "uniform"}, "models.mdm.objective.noise is 'mask'; allowed: 'uniform'"),
         ("tracing: {precision: bfloat16}", {}, {"model_type": "gpt2"}, "tracing.precision is 'bfloat16'"),

@@ -1,12 +1,9 @@
 import copy
-import math
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from reversal.data import generated
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.recall import autoregressive, evaluation, masked
@@ -145,22 +142,3 @@ def test_likelihoods_compare_right_and_wrong_answers_to_the_same_prompt(networks
 def test_likelihoods_after_different_prompts_are_refused(networks, tokenizer):
     with pytest.raises(ValueError, match="p2d_same: row 1 has a different prompt"):
         evaluation.compare_likelihoods(networks["ar"], tokenizer, ROWS, WRONG[::-1], split="p2d_same", canvas=CANVAS)
-
-
-@pytest.mark.parametrize("family", ["mdm", "ar"])
-def test_the_probe_ranks_first_tokens_and_gives_their_entropy(networks, tokenizer, family):
-    table = evaluation.rank_first_tokens(networks[family], tokenizer, ["Ada Quill is", "Bo"], top=len(tokenizer))
-    assert list(table.columns) == ["prompt", "rank", "token", "probability", "entropy"]
-    for _, rows in table.groupby("prompt"):
-        assert rows.probability.sum() == pytest.approx(1, abs=1e-5)
-        assert rows.probability.is_monotonic_decreasing and rows["rank"].iloc[0] == 1
-        assert rows.entropy.iloc[0] == pytest.approx(-(rows.probability * np.log(rows.probability)).sum(), abs=1e-4)
-        assert 0 < rows.entropy.iloc[0] <= math.log(len(tokenizer)) + 1e-6
-
-
-def test_the_general_prompts_have_answers_and_other_prompts_need_none(root, tmp_path):
-    general = generated.read_prompts(root / "data/prompts/general.txt", 8)
-    assert len(general) == 8 and general[0] == ("The capital of France is", "Paris")
-    assert all(answer for _, answer in generated.read_prompts(root / "data/prompts/general.txt", 99))
-    (tmp_path / "own.txt").write_text("It rains\nTwo and two are => four\n")
-    assert generated.read_prompts(tmp_path / "own.txt", 9) == [("It rains", None), ("Two and two are", "four")]

@@ -99,13 +99,6 @@ def test_a_likelihood_is_the_mean_over_all_masks(net):
     assert found.item() == pytest.approx(expected.item(), abs=1e-4)
 
 
-def test_the_first_token_after_a_prompt_is_scored_where_it_is_predicted(net):
-    [found] = masked.first_token_log_probs(net, [[5, 9, 40]], canvas=8)
-    expected = naive_logits(net, [5, 9, 40] + [network.mask_id(net)] * 5)[3].log_softmax(-1)
-    others = expected > -torch.inf
-    torch.testing.assert_close(found[others], expected[others], atol=1e-5, rtol=1e-5)
-
-
 def test_the_loss_is_that_of_the_masked_tokens(net):
     ids = torch.randint(0, 300, (3, 6), generator=torch.Generator().manual_seed(0))
     batch = objective.diffusion_targets(ids, net, generator=torch.Generator().manual_seed(1))

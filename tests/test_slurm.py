@@ -55,9 +55,7 @@ def test_a_grouped_study_finishes_on_slurm_although_a_node_dies(lab, root, tmp_p
     shutil.rmtree(folder / "results/smoke/benchmarks")  # of the run without Slurm
     study = tmp_path / "seeds.yaml"
     study.write_text(yaml.safe_dump(yaml.safe_load((root / "studies/smoke.yaml").read_text()) | {"seeds": [1, 2]}))
-    targets = [
-        f"results/smoke/{name}" for name in (*SEED_OUTPUTS, "keyvalue/ar/base", "probe/ar.csv", "models/ar/seed_2")
-    ]
+    targets = [f"results/smoke/{name}" for name in (*SEED_OUTPUTS, "keyvalue/ar/base", "models/ar/seed_2")]
     log = tmp_path / "log"
     with log.open("w") as output:
         words = command(*targets, profile="slurm-many", study=str(study))
@@ -87,7 +85,7 @@ def test_a_grouped_study_finishes_on_slurm_although_a_node_dies(lab, root, tmp_p
     assert "Trying to restart job" in log.read_text()
     assert ["train_ar" in comment for comment, *_ in lab.queue("node_fail")] == [True]
     assert all((folder / target).exists() for target in targets)
-    names = ("step_scaling", "likelihood", "probe", "causal_trace", "symmetry", "rank_one_edits")
+    names = ("step_scaling", "likelihood", "causal_trace", "symmetry", "rank_one_edits")
     tables = [f"results/smoke/tables/{name}.csv" for name in names]
     for table in tables:
         (folder / table).unlink()

@@ -110,7 +110,7 @@ def test_the_smoke_study_makes_every_table(smoke):
         "p2d_reverse",
     }
     assert scaling[(scaling.model == "ar") & scaling.split.str.endswith("same")].correct.sum() > 0
-    for name in ("recall_differences", "likelihood", "probe", "causal_trace", "traced_facts"):
+    for name in ("recall_differences", "likelihood", "causal_trace", "traced_facts"):
         assert len(pd.read_csv(tables / f"{name}.csv")), name
 
 
@@ -338,26 +338,22 @@ def test_jobs_depend_on_peaks_only_if_the_layers_include_them(checkout, changed_
     assert "finetune" in jobs and ("peaks" in jobs) == needs_peaks
 
 
-READERS = [  # {local file: the rules that read it}; the probe waits for the others, which would hide its own reason
-    {
-        "data/words/roles.txt": {"prepare"},
-        "data/templates/p2d.txt": {"prepare"},
-        "data/base/ar/model.safetensors": {"base_folder"},
-        "data/base/ar/tokenizer.json": {"base_folder"},
-    },
-    {"data/templates/pretraining_d2p.txt": {"probe"}, "data/prompts/general.txt": {"probe"}},
-]
+READERS = {  # {local file: the rules that read it}
+    "data/words/roles.txt": {"prepare"},
+    "data/templates/p2d.txt": {"prepare"},
+    "data/base/ar/model.safetensors": {"base_folder"},
+    "data/base/ar/tokenizer.json": {"base_folder"},
+}
 
 
-@pytest.mark.parametrize("readers", READERS, ids=["data and bases", "probe"])
-def test_a_changed_byte_of_a_local_file_reruns_the_rules_that_read_it(smoke, readers):
+def test_a_changed_byte_of_a_local_file_reruns_the_rules_that_read_it(smoke):
     with ExitStack() as stack:
-        for name in readers:
+        for name in READERS:
             stack.enter_context(changed_file(smoke / name, lambda content: content[:-1] + bytes([content[-1] ^ 1])))
         done = snakemake(smoke, "-n")
     pattern = r"rule (\w+):\n(?:    .*\n)*?    reason: .*Updated input files: ([^\n;]*)"
     reasons = re.findall(pattern, done.stdout + done.stderr)
-    assert {name: {rule for rule, files in reasons if name in files} for name in readers} == readers
+    assert {name: {rule for rule, files in reasons if name in files} for name in READERS} == READERS
 
 
 CHECKPOINT = {"weights": "mdm.safetensors", "tokenizer": "tokenizer.json"}
@@ -470,7 +466,6 @@ def test_the_workflow_is_lint_free(checkout):
 @pytest.mark.parametrize(
     "stages, jobs",
     [
-        (["probe"], {"probe"}),
         (["finetuned_edits"], {"finetuned_edits"}),
         (["rank_one_edits", "keyvalue", "tracing"], {"rank_one_edits", "keyvalue", "symmetry", "trace", "peaks"}),
     ],

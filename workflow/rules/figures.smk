@@ -45,7 +45,6 @@ OPTIONS = {
 }
 SECTIONS, TABLES = registry.SECTIONS, registry.TABLES
 STAGE_TABLES = {
-    "probe": ["probe"],
     "tracing": ["causal_trace", "traced_facts", "trace_maps", "time", "logit_lens", "attention_heads", "attribution"],
     "keyvalue": ["keyvalue", "symmetry", "symmetry_pca", "symmetry_spectra"],
     "rank_one_edits": ["rank_one_edits"],
@@ -53,7 +52,7 @@ STAGE_TABLES = {
 }
 MISSING_TABLES = {table for stage in DISABLED_STAGES for table in STAGE_TABLES[stage]}
 if UNTRAINED:  # bases are trained on nothing
-    MISSING_TABLES |= {"objectives", "probe"}
+    MISSING_TABLES |= {"objectives"}
 STUDY_TABLES = [name for name in TABLES if name not in MISSING_TABLES]
 REFERENCE = {}  # {run: [its tables]}; of some runs only costs are kept
 for file in sorted((ROOT / "paper/reference").glob("*/*.csv")):

@@ -202,13 +202,8 @@ rule preflight:
     input:
         unpack(tokenizer_and_base),
         rows=expand("<results>/data/{split}.jsonl", split=ALL_SPLITS),
-        # The probe's prompts for bases whose pretraining is unknown. These inputs are ancient, so that a change of
-        # them does not repeat this check: Snakemake would leave the jobs that wait for it out of its plan.
-        prompts=ancient(
-            local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt")
-        ),
-        lists=ancient([file for file in word_and_template_files(PRETRAINING_TEMPLATES) if os.path.exists(file)]),
-        shipped=ancient(shipped("data/base/shipped.json")),
+        # Ancient, so that a change does not repeat this check: Snakemake would leave the jobs that wait for it out of
+        # its plan.
         code=ancient(library("preflight")),
     output:
         "<results>/models/{model}/preflight.json",

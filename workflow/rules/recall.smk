@@ -1,4 +1,4 @@
-"""What the models recall: completions, recall by steps, the likelihood test, the pretraining probe, ablations."""
+"""What the models recall: completions, recall by steps, the likelihood test."""
 
 
 rule complete:
@@ -135,109 +135,6 @@ rule block_spans:
         canvas=config["sampling"]["canvas"],
     script:
         "../scripts/block_spans.py"
-
-
-rule probe:
-    """The most likely first tokens: for pretraining facts before fine-tuning, for the study's facts after it."""
-    input:
-        base="<results>/models/{model}/base",
-        tuned=expand("<results>/models/{{model}}/seed_{seed}", seed=FIRST_SEED),
-        rows=expand("<results>/data/{split}.jsonl", split=["p2d_same", "d2p_same"]),
-        # A user's lists may have no templates for pretraining.
-        lists=[file for file in word_and_template_files(PRETRAINING_TEMPLATES) if os.path.exists(file)],
-        shipped=shipped("data/base/shipped.json"),
-        prompts=local(config["probe"]["file"]) if config["probe"]["file"] else shipped("data/prompts/general.txt"),
-        code=library("probe"),
-    output:
-        "<results>/probe/{model}.csv",
-    log:
-        "<results>/logs/probe/{model}.log",
-    benchmark:
-        "<results>/benchmarks/probe/{model}.tsv"
-    conda:
-        "../../envs/reversal.yaml"
-    resources:
-        gpu=1,
-    params:
-        canvas=setting("canvas"),
-        # It is known what a base was pretrained on if it was made from these lists: here, or before it was shipped.
-        pretrained_here=lambda wildcards: MODELS[wildcards.model]["base"] == "pretrain",
-        has_prompt_file=config["probe"]["file"] is not None,
-        people=config["pretraining"]["people"],
-        seed=config["pretraining"]["seed"],
-        words=lambda wildcards, input: str(Path(input.lists[0]).parent),
-        templates=lambda wildcards, input: str(Path(input.lists[-1]).parent),
-        prompts=config["probe"]["prompts"],
-        top=config["probe"]["top"],
-    script:
-        "../scripts/probe.py"
-
-
-rule probe_table:
-    """The probes of all models in one table."""
-    input:
-        tables=expand("<results>/probe/{model}.csv", model=MODELS),
-        code=library("concatenate"),
-    output:
-        "<results>/tables/probe.csv",
-    log:
-        "<results>/logs/probe_table.log",
-    benchmark:
-        "<results>/benchmarks/probe_table.tsv"
-    localrule: True
-    conda:
-        "../../envs/reversal.yaml"
-    script:
-        "../scripts/concatenate.py"
-
-
-rule ablate:
-    """Change one choice of the sampler at a time: schedule, order, guidance, canvas, blocks, remasking, steps."""
-    input:
-        model=require_mask_model,
-        rows=expand("<results>/data/{split}.jsonl", split=RECALL_SPLITS),
-        code=library("ablate"),
-    output:
-        "<results>/ablations/{model}/seed_{seed}.csv",
-    log:
-        "<results>/logs/ablate/{model}/seed_{seed}.log",
-    benchmark:
-        "<results>/benchmarks/ablate/{model}/seed_{seed}.tsv"
-    conda:
-        "../../envs/reversal.yaml"
-    threads: CORES
-    resources:
-        gpu=1,
-    params:
-        **config["ablations"],
-        sampling=setting("sampling"),
-        precision=config["precision"],
-    script:
-        "../scripts/ablate.py"
-
-
-rule ablations_table:
-    """The ablations of all diffusion models and seeds in one table."""
-    input:
-        tables=expand("<results>/ablations/{model}/seed_{seed}.csv", model=DIFFUSION, seed=config["seeds"]),
-        code=library("concatenate"),
-    output:
-        "<results>/tables/ablations.csv",
-    log:
-        "<results>/logs/ablations_table.log",
-    benchmark:
-        "<results>/benchmarks/ablations_table.tsv"
-    localrule: True
-    conda:
-        "../../envs/reversal.yaml"
-    script:
-        "../scripts/concatenate.py"
-
-
-rule ablations:
-    """The effect of each choice of the sampler on recall; not part of the default target."""
-    input:
-        "<results>/tables/ablations.csv",
 
 
 rule objectives:

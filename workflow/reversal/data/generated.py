@@ -103,12 +103,6 @@ def read_directions(folder, *, prefix="", name_first=False):
     return templates
 
 
-def read_prompts(path, count):
-    """Read the first prompts of a file with lines "prompt" or "prompt => answer": [(prompt, answer or None), …]."""
-    pairs = [line.partition("=>") for line in read_lines(path)]
-    return [(prompt.rstrip(), answer.strip() or None) for prompt, _, answer in pairs][:count]
-
-
 def digest(*parts):
     """A stable hash of `parts`, in hexadecimal."""
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()

@@ -452,7 +452,6 @@ TABLES = {
     ),
     "likelihood": Table("Likelihood test", "How much more likely the correct answer is than a wrong one, by test."),
     "objectives": Table("Objectives", "Recall and likelihood beside the training objective of each model."),
-    "probe": Table("First tokens", "The most probable first tokens after prompts, before and after fine-tuning."),
     "causal_trace": Table("Causal traces", "Effects of restoring one site, by token role, layer and denoising stage."),
     "traced_facts": Table("Traced facts", "How many facts were traced in each test, and why others were not."),
     "trace_maps": Table("Maps of traces", "Correlations between maps of effects: corruptions, halves and directions."),

@@ -89,22 +89,6 @@ def log_likelihood(net, prompts, completions, *, precision="float32"):
     return torch.tensor(values, dtype=torch.float64)
 
 
-@torch.no_grad()
-def first_token_log_probs(net, prompts, *, precision="float32"):
-    """Log-probabilities (N, V) of the token after each prompt."""
-    _require_prompts(prompts)
-    device = net.get_input_embeddings().weight.device
-
-    def predict(indices):
-        ids, _ = batches.pad([prompts[i] for i in indices], 0)
-        last = torch.tensor([len(prompts[i]) for i in indices], device=device) - 1
-        states = network.hidden(net, ids.to(device))[torch.arange(len(indices), device=device), last]
-        return network.logits(net, states).float().log_softmax(-1).cpu()
-
-    with batches.autocast(device, precision):
-        return torch.stack(batches.run_by_length(predict, [len(prompt) for prompt in prompts], device))
-
-
 def _require_prompts(prompts):
     """Refuse an empty prompt."""
     for i, prompt in enumerate(prompts):

@@ -5,7 +5,6 @@ Both families return the same records, so that later stages do not depend on how
 
 import math
 
-import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..common.errors import UserError
@@ -170,33 +169,3 @@ def compare_likelihoods(
         }
         for i, row in enumerate(right)
     ]
-
-
-def rank_first_tokens(net, tokenizer, prompts, *, top, canvas=None, precision="float32"):
-    """A table of the `top` most likely tokens after each of `prompts` (texts), and the distribution's entropy in nats.
-
-    A diffusion network sees a masked canvas of `canvas` tokens after the prompt, or one mask.
-    """
-    if network.noise(net) != "mask":
-        raise UserError(
-            f"the noise of this network is {network.noise(net)}; first tokens need a masked or autoregressive network"
-        )
-    ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
-    if network.is_diffusion(net):
-        log_probs = masked.first_token_log_probs(net, ids, canvas=canvas, precision=precision)
-    else:
-        log_probs = autoregressive.first_token_log_probs(net, ids, precision=precision)
-    log_probs = log_probs.double()
-    entropy = -(log_probs.exp() * log_probs).sum(1)
-    ranked = log_probs.sort(dim=1, descending=True, stable=True)
-    return pd.DataFrame(
-        {
-            "prompt": prompt,
-            "rank": rank + 1,
-            "token": tokenizer.decode([ranked.indices[i, rank].item()]),
-            "probability": ranked.values[i, rank].exp().item(),
-            "entropy": entropy[i].item(),
-        }
-        for i, prompt in enumerate(prompts)
-        for rank in range(top)
-    )

@@ -24,7 +24,6 @@ from .sampling import (
     check_sampling,
     draw_seeds,
     plan_unmasking,
-    require_room,
     stack_rows,
 )
 
@@ -292,23 +291,3 @@ def draw_masks(length, samples, *, generator):
     counts = (even * length).long().clamp(max=length - 1) + 1
     masks = torch.rand((samples, length), generator=generator).argsort(1).argsort(1) < counts[:, None]
     return masks, torch.full((samples,), 1 / samples, dtype=torch.float64)
-
-
-@torch.no_grad()
-def first_token_log_probs(net, prompts, *, canvas=None, precision="float32"):
-    """Log-probabilities (N, V) of the token after each prompt, with the rest of the canvas masked (None: one mask)."""
-    device = net.get_input_embeddings().weight.device
-    mask = network.mask_id(net)
-    if canvas:
-        require_room(prompts, canvas)
-    rows = [[*prompt, *[mask] * (canvas - len(prompt) if canvas else 1)] for prompt in prompts]
-
-    def predict(indices):
-        ids, real = batches.pad([rows[i] for i in indices], mask)
-        first = torch.nn.functional.one_hot(torch.tensor([len(prompts[i]) for i in indices]), ids.shape[1]).bool()
-        attention_mask = None if real.all() else real.to(device)
-        states = network.prediction_states(net, ids.to(device), attention_mask)[first.to(device)]
-        return network.logits(net, states).float().log_softmax(-1).cpu()
-
-    with batches.autocast(device, precision):
-        return torch.stack(batches.run_by_length(predict, [len(row) for row in rows], device))

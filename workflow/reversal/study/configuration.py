@@ -128,7 +128,6 @@ def _find_missing_files(config, *, is_module):
     # The rules of a workflow that imports this one may make the other files.
     for key in () if is_module else {"rows": ("train", "tests"), "pairs": ("file",)}.get(source, ()):
         needed["data", source, key] = [data[source][key]]
-    needed["probe", "file"] = [config["probe"]["file"]]
     for path, files in needed.items():
         for file in filter(None, files):
             if not Path(file).is_file():
@@ -159,13 +158,9 @@ def find_missing_layers(config, name, depth):
 
 def find_wide_canvases(config, name, positions, described):
     """Canvases that are wider than the `positions` of the model `name`, which errors call `described`."""
-    paths = [_path_of(config, name, "sampling", "canvas")]
-    if is_diffusion(config["models"][name]):
-        ablated = config["ablations"]["factors"].get("canvas", ())
-        paths += [["ablations", "factors", "canvas", i] for i in range(len(ablated))]
-    for path in paths:
-        if _get(config, path) > positions:
-            yield path, f"up to {described}"
+    path = _path_of(config, name, "sampling", "canvas")
+    if _get(config, path) > positions:
+        yield path, f"up to {described}"
 
 
 def _path_of(config, name, section, key):

@@ -16,13 +16,13 @@ from ..models.folders import read_json
 from .configuration import describe_problem, find_missing_layers, find_wide_canvases, read_depth, read_positions
 from .resolve import find_disabled_stages, is_diffusion, resolve_models
 
-FIELDS = ("longest_row", "shortest_prompt", "longest_probe", "supports_subword_dropout", "splits")
+FIELDS = ("longest_row", "shortest_prompt", "supports_subword_dropout", "splits")
 MIN_EDIT_FACTS = 4  # a fine-tuned edit compares a fact and its target with two others at least
 MIN_RANK_ONE_ANSWERS = 3  # that of a fact, of its target, and one of neither
 
 
-def measure_rows(tokenizer, files, prompts=()):
-    """What the rows in `files`, and the probe's `prompts`, are like under a tokenizer.json, as JSON with FIELDS.
+def measure_rows(tokenizer, files):
+    """What the rows in `files` are like under a tokenizer.json, as JSON with FIELDS.
 
     Lengths are in tokens. `splits` has for each file, by its name, the number of facts, templates and distinct answers,
     and a `one_word_subject`, if there is one.
@@ -49,7 +49,6 @@ def measure_rows(tokenizer, files, prompts=()):
     return {
         "longest_row": {"tokens": length, "file": file, "line": line},
         "shortest_prompt": None if math.isinf(shortest) else shortest,
-        "longest_probe": max(([len(tokenizer.encode(prompt).ids), prompt] for prompt in prompts), default=[0, ""]),
         "supports_subword_dropout": tokens.supports_subword_dropout(tokenizer.model),
         "splits": splits,
     }
@@ -90,13 +89,7 @@ def _find_errors(measured, config, name, model, base):
 
 
 def _find_sampling_errors(measured, config, name, canvas, network_block):
-    """Probes that leave no room on a diffusion model's canvas, and too few steps for the sampler's blocks."""
-    length, prompt = measured["longest_probe"]
-    if length >= canvas and config["data"]["source"] != "pairs":
-        yield (
-            f"the probe's prompt {prompt!r} has {length} tokens, but the canvas of {name} has {canvas}; use shorter "
-            "prompts in probe.file, or a wider canvas"
-        )
+    """Too few steps for the sampler's blocks."""
     shortest, steps = measured["shortest_prompt"], min(config["sampling"]["steps"])
     if block := network_block:  # counted from the start of the canvas
         blocks = -(-canvas // block) - shortest // block

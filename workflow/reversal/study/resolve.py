@@ -123,7 +123,6 @@ def find_unsupported_objective(model):
 
 # Stages after recall, and the key that leaves one out if it is 0.
 STAGES = {
-    "probe": "prompts",
     "tracing": "max_facts",
     "keyvalue": "max_facts",
     "rank_one_edits": "max_facts",
