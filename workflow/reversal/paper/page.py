@@ -8,30 +8,25 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from . import bibliography, explorer, markdown, post
+from . import bibliography, markdown, post
 
-MOST_BYTES = 3_000_000
-MOST_BYTES_WITH_LAB = 8_000_000
-DATA = "<!-- the data of the explorer -->"  # where they go, once the size of all else is known
+MOST_BYTES = 8_000_000  # of a page with the lab
 
 
-def policy(script, *, workers=False):
+def policy(script):
     """What a browser lets the page do: its own style, its own images, this one script, no request at all.
 
-    `workers` may be made from blobs, which that script alone can do, and are bound by the same policy.
+    Workers may be made from blobs, which that script alone can do, and are bound by the same policy.
     """
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
-        + ("; worker-src blob:" if workers else "")
-    )
+    allowed = f"img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; worker-src blob:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'"
 
 
-def page(template, document, material, *, data, style, script, lab=None):
+def page(template, document, material, *, data, style, script):
     """The HTML of a `post.Document`; `style` and `script` are the texts of its style and script.
 
-    The explorer shows as many people of its `data` as leave the page within `MOST_BYTES`. A page with a `lab` (of
-    `lab.build`) has no explorer.
+    `data` is {id: text} of what the script reads: text that can stand within a `<script>`.
     """
     reader = markdown.parser(markdown.mathml)
     appendices = [post.fold(post.Page.details, name, part) for name, part in document.appendices]
@@ -49,25 +44,21 @@ def page(template, document, material, *, data, style, script, lab=None):
     )
     environment.filters["slug"] = markdown.slug
     day = date.fromisoformat(material.paper["date"])
-    text = environment.get_template(Path(template).name).render(
+    return environment.get_template(Path(template).name).render(
         paper=material.paper,
         day=f"{day.day} {day:%B %Y}",
         origin=material.origin,
-        policy=policy(script, workers=lab is not None),
+        policy=policy(script),
         contents=contents,
         opening=_render_markdown(reader, document.opening),
         tldr=[Markup(reader.renderInline(point)) for point in document.tldr],
         body=_render_markdown(reader, document.body),
         appendices=_render_markdown(reader, "\n\n".join(appendices)),
         references=references,
+        data={name: Markup(text) for name, text in data.items()},
         style=Markup(style),
         script=Markup(script),
-        lab=lab and Markup(explorer.embed({key: value for key, value in lab.items() if key != "weights"})),
-        weights={name: Markup(text) for name, text in (lab or {"weights": {}})["weights"].items()},
     )
-    before, after = text.split(DATA)
-    room = MOST_BYTES - len(text.encode())
-    return before + explorer.embed(explorer.shrink(data, room)) + after
 
 
 def _render_markdown(reader, part):
