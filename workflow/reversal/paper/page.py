@@ -32,7 +32,7 @@ def page(template, document, material, *, data, style, script):
     appendices = [post.fold(post.Page.details, name, part) for name, part in document.appendices]
     contents = markdown.contents(reader.parse(document.body))
     contents += [("Appendices", [name for name, _ in document.appendices])] if appendices else []
-    references = bibliography.references(document.labels.cited, material.entries)
+    references = bibliography.references(document.cited, material.entries)
     contents += [("References", [])] if references else []
     environment = Environment(
         loader=FileSystemLoader(Path(template).parent),
@@ -50,20 +50,12 @@ def page(template, document, material, *, data, style, script):
         origin=material.origin,
         policy=policy(script),
         contents=contents,
-        opening=_render_markdown(reader, document.opening),
+        opening=Markup(reader.render(document.opening)),
         tldr=[Markup(reader.renderInline(point)) for point in document.tldr],
-        body=_render_markdown(reader, document.body),
-        appendices=_render_markdown(reader, "\n\n".join(appendices)),
+        body=Markup(reader.render(document.body)),
+        appendices=Markup(reader.render("\n\n".join(appendices))),
         references=references,
         data={name: Markup(text) for name, text in data.items()},
         style=Markup(style),
         script=Markup(script),
     )
-
-
-def _render_markdown(reader, part):
-    """The HTML of Markdown whose headings have anchors."""
-    tokens = reader.parse(part)
-    for token, _, name in markdown.headings(tokens):
-        token.attrSet("id", markdown.slug(name))
-    return Markup(reader.renderer.render(tokens, reader.options, {}))

@@ -15,7 +15,6 @@ import math
 import re
 import textwrap
 import traceback
-from dataclasses import dataclass, field
 from datetime import date
 from html import escape
 from pathlib import Path
@@ -90,18 +89,9 @@ class Document(NamedTuple):
     tldr: list  # Markdown, a string a bullet
     body: str
     appendices: list  # [(name, Markdown)]
-    labels: "Labels"
-
-
-@dataclass
-class Labels:
-    """What a text shows, states and cites, in its order."""
-
-    figures: list = field(default_factory=list)
-    tables: list = field(default_factory=list)
-    cited: list = field(default_factory=list)
-    claims: list = field(default_factory=list)
-    files: list = field(default_factory=list)  # tables that it links to
+    cited: list  # keys of works, in their order
+    claims: list  # the ids of those that it states
+    files: list  # of figures and tables that it links to
 
 
 def read_source(path):
@@ -177,7 +167,9 @@ class Writer:
     """The functions and numbers that the text uses."""
 
     def __init__(self, medium, material):
-        self.medium, self.material, self.labels = medium, material, Labels()
+        self.medium, self.material = medium, material
+        self.shown = {"figure": [], "table": []}  # names, in their order
+        self.cited, self.stated, self.files = [], [], []
         self.by_id = {claim.id: claim for claim in material.claims}
 
     def context(self):
@@ -196,15 +188,15 @@ class Writer:
         """Citations of works by their keys."""
         if unknown := [key for key in keys if key not in self.material.entries]:
             raise UserError(f"paper/references.bib has no entry {unknown[0]}")
-        self.labels.cited += keys
-        return Markup(self.medium.cite(keys, self.labels.cited))
+        self.cited += keys
+        return Markup(self.medium.cite(keys, self.cited))
 
     def claim(self, name):
         """What this run found about a claim: a quiet line, coloured where the claim fails."""
         if name not in self.by_id:
             raise UserError(f"paper/claims.yaml has no claim {name}")
         claim, (_, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
-        self.labels.claims.append(name)
+        self.stated.append(name)
         title = f"{claim.says} Tested: {claim.test}. {self.material.origin.of_quantity(claim.quantity, 'this')}"
         line = f"{sourced(self._describe_verdict(claim), title)} <small>{text(claim.short)}</small>"
         return Markup(f'<p class="claim {verdict.replace(" ", "-")}" id="claim-{attribute(name)}">{line}</p>')
@@ -250,9 +242,7 @@ class Writer:
             rule = self.material.origin.rule(f"tables/{claim.quantity.table}.csv")
             about = f"<br><small>{claim.quantity.table}.csv, {attribute(rule)}; {attribute(claim.test)}</small>"
             says = (
-                f'<a href="#claim-{claim.id}">{text(claim.says)}</a>'
-                if claim.id in self.labels.claims
-                else text(claim.says)
+                f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if claim.id in self.stated else text(claim.says)
             )
             row = [says + about]
             for run in runs:
@@ -280,7 +270,7 @@ class Writer:
         """A rendered part with its links to figures and tables."""
 
         def link(match):
-            for kind, shown in (("figure", self.labels.figures), ("table", self.labels.tables)):
+            for kind, shown in self.shown.items():
                 if match[1] in shown:
                     return f"[{kind.title()} {shown.index(match[1]) + 1}](#{kind}-{markdown.slug(match[1])})"
             raise UserError(f"the text points at {match[1]}, which it does not show")
@@ -288,7 +278,7 @@ class Writer:
         return re.sub(f"{SEE}(.*?){SEE}", link, part)
 
     def _block(self, kind, name, content, caption, file, run="this"):
-        shown = self.labels.figures if kind == "figure" else self.labels.tables
+        shown = self.shown[kind]
         if name in shown:
             raise UserError(f"{kind} {name} is used twice")
         shown.append(name)
@@ -296,7 +286,7 @@ class Writer:
         said = self.medium.reader.renderInline(" ".join(str(caption).split()))
         link = ""
         if file:
-            self.labels.files.append(file)
+            self.files.append(file)
             link = f'<a href="{self.medium.link(file)}">{attribute(file)}</a> '
         about = attribute(self.material.origin.of(file) if file else self.material.origin.of_run(run))
         source = f'<details class="source"><summary>source</summary>{link}{about}</details>'
@@ -372,7 +362,7 @@ def write(medium, material):
         one for part in (body, *dict(appendices).values()) for one in markdown.headings(medium.reader.parse(part))
     ]
     markdown.check_anchors([*(name for _, _, name in headings), *dict(appendices)])
-    return Document(opening.strip(), tldr, body, appendices, writer.labels)
+    return Document(opening.strip(), tldr, body, appendices, writer.cited, writer.stated, writer.files)
 
 
 def require_complete(document, material):
@@ -381,8 +371,8 @@ def require_complete(document, material):
     claims = [claim.id for claim in material.claims if set(material.runs) & set(claim.runs)]
     for file, listed, used in (
         ("numbers.yaml", material.numbers, meta.find_undeclared_variables(ENVIRONMENT.parse("\n".join(texts)))),
-        ("claims.yaml", claims, document.labels.claims),
-        ("references.bib", material.entries, document.labels.cited),
+        ("claims.yaml", claims, document.claims),
+        ("references.bib", material.entries, document.cited),
     ):
         if unused := [name for name in listed if name not in used]:
             raise UserError(f"paper/{file}: no text uses {unused[0]}; use it or leave it out")

@@ -41,7 +41,7 @@ def post_files(inputs, output, *, config, makers, root):
     for kind, files, folder in (("figures", inputs.figures, output.images), ("tables", inputs.tables, output.tables)):
         Path(folder).mkdir(parents=True, exist_ok=True)
         for file in files:
-            if f"{kind}/{Path(file).name}" in document.labels.files:
+            if f"{kind}/{Path(file).name}" in document.files:
                 shutil.copyfile(file, Path(folder) / Path(file).name)
     shutil.copyfile(inputs.bibliography, output.bibliography)
     _write(post.al_folio(document, material.paper), output.post)
