@@ -1,16 +1,18 @@
-"""The page that stands alone: one HTML file that asks nothing of the network."""
+"""The page that stands alone, one HTML file that asks nothing of the network; and tables as pages that sort."""
 
 import base64
 import hashlib
 from datetime import date
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from . import bibliography, markdown, post
 
 MOST_BYTES = 8_000_000  # of a page with the lab
+MOST_ROWS = 1000  # of a table that sorts
 
 
 def policy(script):
@@ -34,18 +36,11 @@ def page(template, document, material, *, data, style, script):
     contents += [("Appendices", [name for name, _ in document.appendices])] if appendices else []
     references = bibliography.references(document.cited, material.entries)
     contents += [("References", [])] if references else []
-    environment = Environment(
-        loader=FileSystemLoader(Path(template).parent),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["slug"] = markdown.slug
     day = date.fromisoformat(material.paper["date"])
-    return environment.get_template(Path(template).name).render(
+    return _fill(
+        template,
         paper=material.paper,
+        slug=markdown.slug,
         day=f"{day.day} {day:%B %Y}",
         origin=material.origin,
         policy=policy(script),
@@ -59,3 +54,33 @@ def page(template, document, material, *, data, style, script):
         style=Markup(style),
         script=Markup(script),
     )
+
+
+def sortable(template, file):
+    """The HTML of a CSV `file` whose columns sort, for Snakemake's report: its first rows, numbers to four digits."""
+    table = pd.read_csv(file, low_memory=False)
+    rows = table.head(MOST_ROWS).itertuples(index=False)
+    shown = f"The first {MOST_ROWS:,} of" if len(table) > MOST_ROWS else "All"
+    return _fill(
+        template,
+        name=Path(file).stem,
+        about=f"{shown} {len(table):,} rows. The file: tables/{Path(file).name}",
+        columns=list(table.columns),
+        rows=[[_show_cell(value) for value in row] for row in rows],
+    )
+
+
+def _show_cell(value):
+    return "" if pd.isna(value) else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _fill(template, **values):
+    environment = Environment(
+        loader=FileSystemLoader(Path(template).parent),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(Path(template).name).render(values)

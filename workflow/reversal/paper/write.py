@@ -8,7 +8,7 @@ from ..common.files import atomic, write_table
 from ..common.intervals import Interval
 from ..figures.inputs import read_input
 from ..figures.read import read_table
-from . import bibliography, claims, explorer, lab, numbers, page, post, provenance, report, sortable
+from . import bibliography, claims, explorer, lab, numbers, page, post, provenance, report
 
 
 def claims_file(inputs, output, *, config):
@@ -98,7 +98,7 @@ def _compose_page(inputs, material, tool, data, note=""):
 def sortable_files(inputs, output):
     """A page for each table of Snakemake's report."""
     for table, made in zip(inputs.tables, output, strict=True):
-        _write(sortable.page(inputs.template, table), made)
+        _write(page.sortable(inputs.template, table), made)
 
 
 def collect_material(inputs, config, makers, root):
