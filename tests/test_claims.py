@@ -27,7 +27,7 @@ RECALL = pd.DataFrame(
 @pytest.fixture
 def run(tmp_path):
     RECALL.to_csv(tmp_path / "recall.csv", index=False)
-    return numbers.Run("seeds", {"recall": tmp_path / "recall.csv"})
+    return numbers.Run({"recall": tmp_path / "recall.csv"})
 
 
 def measured(run, value="accuracy", **entry):
@@ -113,7 +113,7 @@ def test_a_claim_and_its_contrary_never_both_hold(estimate, below, above, bound)
 
 
 def test_every_claim_is_judged_in_every_run(run):
-    lacking = numbers.Run("objectives", {})
+    lacking = numbers.Run({})
     table = claims.evaluate([claim(above=0.5), claim(id="low", below=0.5)], {"seeds": run, "objectives": lacking})
     assert list(table.verdict) == ["holds", "not measured", "fails", "not measured"]
     assert list(table.columns) == ["claim", "run", "estimate", "low", "high", "verdict"]

@@ -40,8 +40,8 @@ class Quantity(NamedTuple):
 class Run:
     """The tables of one run, {name: file}; `models` gives the run's names for the models `mdm` and `ar`."""
 
-    def __init__(self, name, files, models=None):
-        self.name, self.files, self.models = name, dict(files), models or {}
+    def __init__(self, files, models=None):
+        self.files, self.models = files, models or {}
         self.table = functools.cache(self._table)
 
     def _table(self, name):
@@ -54,7 +54,7 @@ def group_runs(files):
     tables = {}
     for file in map(Path, files):
         tables.setdefault(file.parent.name, {})[file.stem] = file
-    return {name: Run(name, own) for name, own in tables.items()}
+    return {name: Run(own) for name, own in tables.items()}
 
 
 def read_yaml(path):
@@ -124,14 +124,14 @@ def pool_rows(rows, quantity, source):
     return pool_seeds(values, *ends)
 
 
-def select(table, where, source, models=None):
+def select(table, where, source, models):
     """The rows of `table` that meet all conditions of `where`, extremes last: among the rows that meet the others."""
     chosen = pd.Series(True, table.index)
     for column, wanted in where.items():
         require_column(table, column, source)
         if not _is_extreme(wanted):
             wanted = wanted if isinstance(wanted, list) else [wanted]
-            names = (models or {}) if column in ("model", "against_model") else {}
+            names = models if column == "model" else {}
             chosen &= _matches(table[column], [names.get(one, one) for one in wanted])
     rows = table[chosen]
     for column, wanted in where.items():

@@ -142,7 +142,7 @@ def _runs(inputs, config):
             models[name] = own[0]
     here = {Path(path).stem: path for path in inputs.tables}
     tables = [path for path in inputs.reference if path.endswith(".csv")]
-    return {"this": numbers.Run("this", here, models), **numbers.group_runs(tables)}
+    return {"this": numbers.Run(here, models), **numbers.group_runs(tables)}
 
 
 def _provenance(inputs, config, makers, root):
