@@ -81,8 +81,13 @@ def parse(entry, source):
 
 
 def read_numbers(path):
-    """The quantities of a file like paper/numbers.yaml, by name."""
-    return {name: parse(entry, f"{path}: {name}") for name, entry in (read_yaml(path) or {}).items()}
+    """The quantities of a file like paper/numbers.yaml, by name; those of a group differ in their rows alone."""
+    quantities = {}
+    for group in read_yaml(path):
+        common = {key: value for key, value in group.items() if key != "numbers"}
+        for name, where in group["numbers"].items():
+            quantities[name] = parse(common | {"where": where}, f"{path}: {name}")
+    return quantities
 
 
 def measure_all(quantities, runs, source):
