@@ -194,11 +194,10 @@ class Crate:
         self.agent = self.add(_anchor(agent), "Person", name=agent) if agent else authors[0]
 
     def add_author(self, author):
-        """Add an author of CITATION.cff: a person, or an organization."""
-        names = [author[part] for part in ("given-names", "family-names") if part in author]
-        name = " ".join(names) or author["name"]
+        """Add an author of CITATION.cff."""
+        name = f"{author['given-names']} {author['family-names']}"
         properties = {"name": name} | ({"url": author["website"]} if "website" in author else {})
-        return self.add(author.get("orcid", _anchor(name)), "Person" if names else "Organization", **properties)
+        return self.add(author.get("orcid", _anchor(name)), "Person", **properties)
 
     def describe_workflow(self, studies):
         """Add the Snakefile, the other files of the project, the required software and the configuration."""
@@ -225,14 +224,9 @@ class Crate:
         )
         if "repository-code" in self.citation:
             self.snakefile["url"] = self.citation["repository-code"]
-        self.snakefile["softwareRequirements"] = [
-            self.add_software(name) for name in ("python", *self.pinned_packages())
-        ]
+        pinned = re.findall(r"^([\w.-]+)==", (self.root / "requirements.txt").read_text(encoding="utf-8"), re.M)
+        self.snakefile["softwareRequirements"] = [self.add_software(name) for name in ("python", *pinned)]
         self.snakefile["input"] = self.add_parameter("configuration", "File", ["config.yaml", *studies])
-
-    def pinned_packages(self):
-        """The packages in requirements.txt."""
-        return re.findall(r"^([\w.-]+)==", (self.root / "requirements.txt").read_text(encoding="utf-8"), re.M)
 
     def add_software(self, name):
         """Add a package with its installed version."""

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from reversal.common.errors import UserError
 from reversal.paper import numbers
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
 REFERENCE = ROOT / "paper/reference"
-PICTURES = {"picture": "first_screen"}  # {mark in the README: figure}
+PICTURE = "first_screen"  # the figure of the README
 STAGES = {
     "base": "the base",
     "finetune": "fine-tuning",
@@ -44,7 +42,7 @@ def fill_numbers(text):
             return match[0]
         quantity = quantities[match[2]]
         estimate = numbers.measure(quantity, runs[quantity.run], f"README.md: {match[2]}")
-        return numbers.show(estimate.estimate, quantity.format, quantity.digits).replace(" ", "\u00a0") + match[1]
+        return numbers.show(estimate.estimate, quantity).replace(" ", "\u00a0") + match[1]
 
     return re.sub(r"(?:[<>]\u00a0)?[^\s(>]+(<!-- (\w+) -->)", show, text)
 
@@ -76,43 +74,42 @@ def _describe_cost(job):
     return f"{job.seconds:.0f} s, {job.memory_gib:.1f} GiB{gpu}"
 
 
-def read_costs():
-    """The table of costs of the default study."""
-    return pd.read_csv(RESULTS / "default/tables/costs.csv")
+def show_duration(seconds):
+    """A time roughly: 50 s, 14 minutes, 3.2 hours."""
+    size, unit = (3600, "hours") if seconds >= 7200 else (60, "minutes") if seconds >= 120 else (1, "s")
+    return f"{numbers.number(seconds / size, 1 if seconds / size < 10 else 0)} {unit}"
 
 
-def summarize_costs():
-    """The costs of the default study in a sentence."""
-    costs = read_costs()
+def summarize_costs(costs):
+    """The costs of a study in a sentence."""
     return (
-        f"The default study takes {numbers.duration(costs.cpu_seconds.sum())} of CPU time, at most "
+        f"The default study takes {show_duration(costs.cpu_seconds.sum())} of CPU time, at most "
         f"{costs.memory_gib.max():.1f} GiB of memory a job, and an estimated {costs.watt_hours.sum():.0f} Wh "
         "([docs/costs.md](docs/costs.md))."
     )
 
 
-def tabulate_rules():
-    """Jobs, times, memory and energy of every rule of the default study, and of all together."""
-    costs = read_costs()
+def tabulate_rules(costs):
+    """Jobs, times, memory and energy of every rule of a study, and of all together."""
     by_rule = costs.groupby("rule", sort=False)
     rows = by_rule[SUMS].sum().join(by_rule[["memory_gib"]].max())
     rows.loc["all"] = [*rows[SUMS].sum(), rows.memory_gib.max()]
     lines = ["| rule | jobs | time | CPU time | GPU time | memory | energy |", "|---|---|---|---|---|---|---|"]
     for rule, row in rows.iterrows():
-        times = [numbers.duration(row[column]) for column in ("seconds", "cpu_seconds", "gpu_seconds")]
+        times = [show_duration(row[column]) for column in ("seconds", "cpu_seconds", "gpu_seconds")]
         cells = [rule, f"{row.jobs:.0f}", *times, f"{row.memory_gib:.1f} GiB", f"{row.watt_hours:.1f} Wh"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def write_costs_page():
-    """The page about time and memory: of the default study and of the reference runs."""
+def write_costs_page(costs):
+    """The page about time and memory: of the default study, whose table is `costs`, and of the reference runs."""
     parts = [
         "# What it costs",
         f"Long jobs of the default study, on {os.cpu_count()} cores ({platform.machine()}) without a GPU:",
-        summarize_stages(read_costs()),
+        summarize_stages(costs),
         "Every rule but those that write the post; times are those of jobs one after the other:",
-        tabulate_rules(),
+        tabulate_rules(costs),
     ]
     for file in sorted(REFERENCE.glob("*/costs.csv")):
         made = json.loads((file.parent / "provenance.json").read_text(encoding="utf-8"))
@@ -121,29 +118,20 @@ def write_costs_page():
     return "\n\n".join([*parts, "`make readme` writes this page.\n"])
 
 
-def show_picture(figure):
-    """A figure of the default study as Markdown, with its alternative text."""
-    words = (RESULTS / f"default/figures/{figure}.txt").read_text(encoding="utf-8").strip()
-    return f"![{words}](docs/{figure}.png)"
-
-
 def replace_between(text, mark, content):
     """A text with `content` between its marks <!-- mark --> and <!-- /mark -->."""
-    opening, closing = f"<!-- {mark} -->", f"<!-- /{mark} -->"
-    if opening not in text or closing not in text:
-        raise UserError(f"README.md has no marks {opening} and {closing}")
-    before, rest = text.split(opening)
-    return f"{before}{opening}\n{content}\n{closing}{rest.split(closing)[1]}"
+    before, _, rest = text.partition(f"<!-- {mark} -->")
+    return f"{before}<!-- {mark} -->\n{content}\n<!-- /{mark} -->{rest.partition(f'<!-- /{mark} -->')[2]}"
 
 
 def main():
-    file = ROOT / "README.md"
-    text = fill_numbers(file.read_text(encoding="utf-8"))
-    for mark, figure in PICTURES.items():
-        text = replace_between(text, mark, show_picture(figure))
-        shutil.copyfile(RESULTS / f"default/figures/{figure}.png", ROOT / f"docs/{figure}.png")
-    file.write_text(replace_between(text, "costs", summarize_costs()), encoding="utf-8")
-    (ROOT / "docs/costs.md").write_text(write_costs_page(), encoding="utf-8")
+    file, figures = ROOT / "README.md", ROOT / "results/default/figures"
+    costs = pd.read_csv(ROOT / "results/default/tables/costs.csv")
+    shutil.copyfile(figures / f"{PICTURE}.png", ROOT / f"docs/{PICTURE}.png")
+    words = (figures / f"{PICTURE}.txt").read_text(encoding="utf-8").strip()
+    text = replace_between(fill_numbers(file.read_text(encoding="utf-8")), "picture", f"![{words}](docs/{PICTURE}.png)")
+    file.write_text(replace_between(text, "costs", summarize_costs(costs)), encoding="utf-8")
+    (ROOT / "docs/costs.md").write_text(write_costs_page(costs), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from reversal.storage.vocabulary import CONVERGED
 from reversal.tracing import vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ("step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps", "time")
-TABLES += ("logit_lens", "attention_heads", "attribution", "symmetry", "rank_one_edits", "finetuned_edits", "gradients")
+TABLES = ("costs", "step_scaling", "recall_differences", "likelihood", "traced_facts", "causal_trace", "trace_maps")
+TABLES += ("time", "logit_lens", "attention_heads", "attribution", "symmetry", "rank_one_edits", "finetuned_edits")
+TABLES += ("gradients",)
 OBJECTIVE_TABLES = ("objectives", "block_spans", "storage_tests", "store_checks")
 READINGS = ("scores", "recovered", "necessary")  # of traces
 PACKAGES = ("torch", "transformers", "snakemake")
@@ -73,45 +74,29 @@ def describe_hardware():
     return f"{platform.machine()}, no GPU"
 
 
-def store(results, folder, *, config, commit, costs_of=None, objectives=False, made=None, remark=None, caveat=None):
-    """Replace `folder` by the reference run made from a folder of `results`.
+def store(results, folder, *, config, tables=TABLES, **about):
+    """Replace `folder` by the reference run made from a folder of `results`: those of the `tables` that are there.
 
-    `costs_of` names a run of which only costs are stored; `objectives`: only OBJECTIVE_TABLES. `made` has the
-    "hardware" and "versions" of a run made elsewhere; `remark` says what else the costs depend on, `caveat` what a
-    reader of the results must know.
+    `about` has what the provenance says beside the configuration's part of it: its "commit", and in the place of this
+    machine's the "hardware" and "versions" of a run made elsewhere.
     """
     draft = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    if objectives:
-        for name in OBJECTIVE_TABLES:
-            if (results / f"tables/{name}.csv").is_file():
-                shutil.copy(results / f"tables/{name}.csv", draft)
-    elif not costs_of:
-        made_tables = [name for name in TABLES if (results / f"tables/{name}.csv").is_file()]  # stages may be left out
-        for name in made_tables:
+    for name in tables:
+        if (results / f"tables/{name}.csv").is_file():  # stages may be left out
             table = pd.read_csv(results / f"tables/{name}.csv", low_memory=False)
             write_table(SELECTIONS.get(name, lambda whole: whole)(table).map(_round), draft / f"{name}.csv")
-    if not objectives:
-        shutil.copy(results / "tables/costs.csv", draft)
-    made = made or {
+    described = {
+        "study": f"studies/{config['study']}.yaml",
+        "data": config["data"]["source"],
+        "models": {name: model["family"] for name, model in config["models"].items()},
         "hardware": describe_hardware(),
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in PACKAGES},
-    }
-    provenances = {
-        "study": costs_of or f"studies/{config['study']}.yaml",
-        "data": config["data"]["source"],
-        "models": {name: model["family"] for name, model in config["models"].items()},
-        "hardware": made["hardware"],
-        **({"remark": remark} if remark else {}),
-        **({"caveat": caveat} if caveat else {}),
-        "versions": made["versions"],
-        "commit": commit,
         "configuration": provenance.fingerprint(config),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    text = json.dumps(provenances, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(described | about, indent=1, ensure_ascii=False) + "\n"
     (draft / "provenance.json").write_text(text, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
@@ -126,26 +111,23 @@ def main():
     parser.add_argument("--hardware", default=None, help="where the results were made elsewhere; then also --versions")
     parser.add_argument("--versions", default=None, help="with which packages there, as in 'python 3.12, torch 2.11.0'")
     parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")
-    parser.add_argument("--caveat", default=None, help="what a reader of the results must know, a sentence")
     options = parser.parse_args()
     if bool(options.hardware) != bool(options.versions):
         parser.error("--hardware and --versions belong together: this machine's versions are not those of another")
-    elsewhere = options.hardware and {
-        "hardware": options.hardware,
-        "versions": dict(part.split() for part in options.versions.split(",")),
-    }
     config = load_configuration(ROOT / "config.yaml", *options.study)
-    commit = options.commit or provenance.commit(ROOT)
+    about = {
+        "study": options.costs_of,
+        "hardware": options.hardware,
+        "versions": options.versions and dict(part.split() for part in options.versions.split(",")),
+        "commit": options.commit or provenance.commit(ROOT),
+        "remark": options.remark,
+    }
     store(
         ROOT / "results" / config["study"],
         ROOT / "paper/reference" / config["study"],
         config=config,
-        commit=commit,
-        costs_of=options.costs_of,
-        objectives=options.objectives,
-        made=elsewhere or None,
-        remark=options.remark,
-        caveat=options.caveat,
+        tables=OBJECTIVE_TABLES if options.objectives else ("costs",) if options.costs_of else TABLES,
+        **{key: value for key, value in about.items() if value},
     )
 
 

@@ -97,6 +97,7 @@
   function offerQuestions() {
     const directions = { same: ", forward", reverse: ", in reverse" };
     offer(question, questionsOf(person.value).map(([type, trained], i) => [i, type + (directions[trained] || "")]));
+    part("compare").textContent = data.people[person.value][2] ? "Ask it about an ordinary person" : "Ask it about a protected person";
     offerWordings();
   }
 
@@ -109,16 +110,18 @@
     prompt.value = asked()[0];
   }
 
-  // Choose the question that has this prompt.
-  function select(text) {
+  function select(index, questionIndex, wordingIndex) {
+    person.value = index;
+    offerQuestions();
+    question.value = questionIndex;
+    offerWordings();
+    wording.value = wordingIndex;
+    fill();
+  }
+
+  function selectPrompt(text) {
     data.people.forEach(([, , , questions], i) => questions.forEach(([, , rows], j) => rows.forEach((row, k) => {
-      if (row[0] !== text) return;
-      person.value = i;
-      offerQuestions();
-      question.value = j;
-      offerWordings();
-      wording.value = k;
-      fill();
+      if (row[0] === text) select(i, j, k);
     })));
   }
 
@@ -334,7 +337,6 @@
     return current() ? "Done. Click a cell of a map." : "";
   }
 
-  const percent = (share) => Math.round(100 * share) + "%";
   const nats = (value) => value.toFixed(1).replace("-", "−") + " nats";
 
   function sayCell(made, map, row, layer) {
@@ -342,7 +344,7 @@
     const site = "the " + SITES[kind.value] + " of “" + label + "” (" + role + ") " + (kind.value === "state" ? "after" : "in") + " layer " + layer;
     if (!one) return "Restore " + site;
     const total = map.clean.log - map.corrupted.log, effect = one.log - map.corrupted.log;
-    const share = total > 0.5 ? ", " + percent(effect / total) : "";
+    const share = total > 0.5 ? ", " + Math.round(100 * effect / total) + "%" : "";
     return "Restoring " + site + " returns " + nats(effect) + " of the " + nats(total) + " that the corruption costs" + share;
   }
 
@@ -390,13 +392,6 @@
   }
 
   // ---- What is shown
-
-  function panels() {
-    for (const model of models) {
-      model.panels = {};
-      for (const name of ["clean", "corrupted", "maps"]) part(name).append(model.panels[name] = element("section"));
-    }
-  }
 
   function showAnswers(which) {
     const at = Number(step.value);
@@ -472,56 +467,52 @@
     const other = data.people.findIndex(([, , protects, questions]) => protects !== isProtected &&
       questions.some(([sameType, sameDirection]) => sameType === type && sameDirection === trained));
     if (other < 0) return;
-    person.value = other;
-    offerQuestions();
-    question.value = questionsOf(other).findIndex(([sameType]) => sameType === type);
-    offerWordings();
-    wording.value = row;
-    fill();
-    nameComparison();
+    select(other, questionsOf(other).findIndex(([sameType]) => sameType === type), row);
     ask();
   }
 
-  function nameComparison() {
-    part("compare").hidden = !data.people.some(([, , isProtected]) => isProtected);
-    part("compare").textContent = data.people[person.value][2] ? "Ask it about an ordinary person" : "Ask it about a protected person";
+  function redraw() {
+    models.forEach((model) => { model.chosen = null; });
+    show();
   }
 
   part("form").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
-  person.addEventListener("change", () => { offerQuestions(); nameComparison(); });
+  person.addEventListener("change", offerQuestions);
   question.addEventListener("change", offerWordings);
   wording.addEventListener("change", fill);
   part("compare").addEventListener("click", compare);
   part("stop").addEventListener("click", () => act("", async () => "Stopped."));
-  step.addEventListener("input", () => { models.forEach((model) => { model.chosen = null; }); show(); });
+  step.addEventListener("input", redraw);
   partner.addEventListener("change", () => corrupt(state.tokens.subject, "swap"));
   part("swap").addEventListener("click", () => corrupt(state.tokens.subject, "swap"));
   part("mask").addEventListener("click", () => corrupt(state.tokens.subject, "mask"));
   part("undo").addEventListener("click", () => corrupt([0, state.how.length], "clean"));
-  kind.addEventListener("change", () => { models.forEach((model) => { model.chosen = null; }); show(); });
+  kind.addEventListener("change", redraw);
   part("map").addEventListener("click", () => {
     if (state) act("Restoring one " + SITES[kind.value] + " after the other …", (progress, _, current) => restoreAll(progress, current));
   });
 
   offerPeople();
   offerQuestions();
+  part("compare").hidden = !data.people.some(([, , isProtected]) => isProtected);
   offer(steps, data.choices.map((number) => [number, String(number)]));
   steps.value = data.steps;
-  panels();
+  for (const model of models) {
+    model.panels = {};
+    for (const name of ["clean", "corrupted", "maps"]) part(name).append(model.panels[name] = element("section"));
+  }
   // The figures that show a question open the lab on it, below themselves.
   for (const [name, text] of Object.entries(data.figures).reverse()) {
-    select(text);
+    selectPrompt(text);
     const figure = document.getElementById("figure-" + name.replace(/_/g, "-"));
     if (!figure) continue;
     const open = element("button", "Run this question in the lab", { type: "button", class: "open-lab" });
     open.addEventListener("click", () => {
-      select(text);
-      nameComparison();
+      selectPrompt(text);
       figure.after(root);
       ask();
     });
     figure.append(open);
   }
-  nameComparison();
   root.hidden = false;
 })();

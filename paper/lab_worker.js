@@ -129,6 +129,8 @@ function startLab(port) {
     return new TextDecoder().decode(new Uint8Array(bytes));
   }
 
+  const textOf = (id) => net.special.get(id) || decode([id]);
+
   // ---- The network
 
   // An array for the output of one step of a run, used again by the next run: new ones would pile up.
@@ -348,7 +350,7 @@ function startLab(port) {
     }
     return {
       ids, revealed, steps, text, correct, end: net.end, answer: answer.map((place) => prompt.length + place),
-      texts: ids.map((id) => id === net.mask ? "" : net.special.get(id) || decode([id])),
+      texts: ids.map((id) => id === net.mask ? "" : textOf(id)),
     };
   }
 
@@ -416,13 +418,14 @@ function startLab(port) {
         const tokens = encode(text);
         return {
           ids: tokens.map(({ id }) => id),
-          texts: tokens.map(({ id }) => net.special.get(id) || decode([id])),
+          texts: tokens.map(({ id }) => textOf(id)),
           subject: span ? tokenRange(text, tokens.map(({ start, end }) => [start, end]), ...span) : null,
         };
       });
     },
     async answer(request, report) {
-      return describe(await (net.causal ? complete : denoise)(request, (part) => report({ ...part, texts: part.revealed.map(([, id]) => net.special.get(id) || decode([id])) })), request);
+      const write = net.causal ? complete : denoise;
+      return describe(await write(request, (part) => report({ ...part, texts: part.revealed.map(([, id]) => textOf(id)) })), request);
     },
     restore,
     async logits({ ids, positions }) {

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import browser_fixtures
 import pytest
 import torch
 
@@ -95,3 +96,10 @@ def limit_memory(monkeypatch):
 def tiny(request, tokenizer):
     """A random network of either family over `tokenizer`."""
     return network.new(causal=request.param, vocab=len(tokenizer), width=32, layers=2, heads=2, mlp=64, eos=0, seed=0)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    driver = browser_fixtures.start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()

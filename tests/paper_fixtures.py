@@ -52,19 +52,17 @@ def _tables():
     return tables | {"objectives": objectives[objectives.model.isin(["mdm", "ar"])]}
 
 
-def make(folder, *, names=HOSTILE, source="generated", models=("mdm", "ar"), traced=True, change=None, sources=None):
+def make(folder, *, names=HOSTILE, source="generated", models=("mdm", "ar"), traced=True, change=None):
     """Write a study to `folder` and return what the rules of the paper are given.
 
-    `change` is {table: a function of its rows}. `sources` are the texts of an article; without any, a study of data
-    other than generated people gets a report.
+    `change` is {table: a function of its rows}. A study of data other than generated people gets a report.
     """
     folder = Path(folder)
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
     config |= {"study": "made-up", "paper": AL_FOLIO, "seeds": [1]}
     config["models"] = {name: config["models"][name] for name in models}
     config["data"]["source"] = source
-    if sources is None:
-        sources = [PAPER / "article.md", PAPER / "appendices.md"] if source == "generated" else []
+    sources = [PAPER / "article.md", PAPER / "appendices.md"] if source == "generated" else []
     for name, table in _tables().items():
         if rows := (change or {}).get(name):
             table = rows(table.copy())
@@ -162,14 +160,12 @@ def _completions(folder, name):
 def _traces(folder, name, traced):
     rng = np.random.default_rng(len(name))
     for split in RECALL_SPLITS:
-        place, traces = folder / f"traces/{name}/seed_1/{split}", []
-        place.mkdir(parents=True, exist_ok=True)
+        traces = []
         for row in _read_lines(folder / f"data/{split}.jsonl")[: 2 * traced]:
             tokens = ["Meet", row["prompt"], " </script>", ",", row["completion"], "", "<eos>"]
             metadata = {"prompt": row["prompt"], "tokens": tokens, "subject": [1, 3], "answer": [4, 6]}
             traces.append(trace_fixtures.make_trace(row["fact"], steps=2, rng=rng, metadata=metadata))
-        if traces:
-            trace_files.write(traces, {"outcomes": pd.DataFrame({"fact": ["f"]})}, place)
+        trace_files.write(traces, {}, folder / f"traces/{name}/seed_1/{split}")
 
 
 SVG = (

@@ -27,7 +27,7 @@ RECALL = pd.DataFrame(
 @pytest.fixture
 def run(tmp_path):
     RECALL.to_csv(tmp_path / "recall.csv", index=False)
-    return numbers.Run("seeds", {"recall": tmp_path / "recall.csv"})
+    return numbers.Run({"recall": tmp_path / "recall.csv"})
 
 
 def measured(run, value="accuracy", **entry):
@@ -53,9 +53,8 @@ def test_rows_are_chosen_by_conditions_and_seeds_are_pooled(run):
     assert measured(run, where={"model": "ar", "steps": None}) == measured(run, where={"model": "ar", "steps": "max"})
 
 
-def test_counts_can_be_added_and_extremes_of_seeds_taken(run):
+def test_extremes_of_seeds_have_no_interval(run):
     where = {"model": "mdm", "split": "p2d_reverse", "steps": 32}
-    assert measured(run, "n", where=where, pool="sum").estimate == 600
     assert measured(run, where=where, pool="min").estimate == 0.9
     assert math.isnan(measured(run, where=where, pool="min").low)
 
@@ -114,7 +113,7 @@ def test_a_claim_and_its_contrary_never_both_hold(estimate, below, above, bound)
 
 
 def test_every_claim_is_judged_in_every_run(run):
-    lacking = numbers.Run("objectives", {})
+    lacking = numbers.Run({})
     table = claims.evaluate([claim(above=0.5), claim(id="low", below=0.5)], {"seeds": run, "objectives": lacking})
     assert list(table.verdict) == ["holds", "not measured", "fails", "not measured"]
     assert list(table.columns) == ["claim", "run", "estimate", "low", "high", "verdict"]
@@ -133,6 +132,9 @@ def test_a_claim_that_does_not_hold_where_the_article_makes_it_stops_with_its_se
     with pytest.raises(UserError, match=says) as caught:
         claims.require(made, claims.evaluate(made, {"seeds": run}))
     assert "\n" not in str(caught.value)
+
+
+def test_a_claim_that_holds_or_is_about_a_run_to_be_made_does_not_stop(run):
     holding = [claim(above=0.5), claim(id="preregistered", below=0.5, runs=["not-yet-made"])]
     claims.require(holding, claims.evaluate(holding, {"seeds": run}))
 
@@ -164,15 +166,14 @@ def test_a_share_looks_like_none_or_all_only_where_it_is(share, digits):
         (0.011, "points", "+1 point"),
         (40.7, "nats", "41"),
         (-0.001, "number", "0.00"),
-        (1234, "count", "1,234"),
-        (5, "words", "five"),
-        (50, "words", "50"),
+        (1234, "nats", "1,234"),
     ],
 )
 def test_numbers_are_printed_as_their_format_says(value, form, shown):
-    assert numbers.show(value, form) == shown
+    assert numbers.show(value, numbers.Quantity("", "", format=form)) == shown
 
 
 def test_an_estimate_is_printed_with_its_interval_where_it_has_one():
-    assert numbers.show_estimate(Interval(0.98, 0.86, 1.0), "percent") == "98% [86, 100]"
-    assert numbers.show_estimate(Interval(41.2, math.nan, math.nan), "nats") == "41"
+    share, nats = (numbers.Quantity("", "", format=form) for form in ("percent", "nats"))
+    assert numbers.show_estimate(Interval(0.98, 0.86, 1.0), share) == "98% [86, 100]"
+    assert numbers.show_estimate(Interval(41.2, math.nan, math.nan), nats) == "41"

@@ -2,19 +2,18 @@
 
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
+from browser_fixtures import assert_fits, assert_quiet, visit, wait_until
 from paper_fixtures import ROOT, make, render
 from study_fixtures import run_smoke_study
-from test_page import browser, visit  # noqa: F401
 
 from reversal.data import facts
 from reversal.models import network, tokens
@@ -86,7 +85,7 @@ def rows(study):
 
 
 @pytest.fixture(scope="module")
-def clients(browser, page):  # noqa: F811
+def clients(browser, page):
     """A function of a model and requests: the replies of its network in the browser."""
     visit(browser, page)
     browser.set_script_timeout(300)
@@ -208,26 +207,17 @@ def test_restored_effects_are_those_of_the_engine(clients, networks, rows, name,
     assert np.abs(made - expected).max() < EFFECT * total
 
 
-def renderers(browser):  # noqa: F811
-    """The folders in /proc of the processes that run pages of this browser."""
-    parents = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    own = {browser.service.process.pid}
-    while more := {child for child, parent in parents.items() if parent in own} - own:
-        own |= more
-    return [folder for one in own if b"--type=renderer" in ((folder := Path(f"/proc/{one}")) / "cmdline").read_bytes()]
+def renderers(browser):
+    """The processes that run pages of this browser."""
+    own = psutil.Process(browser.service.process.pid).children(recursive=True)
+    return [process for process in own if "--type=renderer" in process.cmdline()]
 
 
-def cpu_seconds(browser):  # noqa: F811
-    ticks = [sum(map(int, (one / "stat").read_text().rpartition(")")[2].split()[11:13])) for one in renderers(browser)]
-    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(browser):
+    return sum(sum(process.cpu_times()[:2]) for process in renderers(browser))
 
 
-def test_an_answer_and_a_map_stay_within_their_seconds(browser, clients, networks, rows):  # noqa: F811
+def test_an_answer_and_a_map_stay_within_their_seconds(browser, clients, networks, rows):
     _, tokenizer = networks["mdm"]
     example = tokens.encode(tokenizer, rows[0])
     start = cpu_seconds(browser)
@@ -243,62 +233,52 @@ def test_an_answer_and_a_map_stay_within_their_seconds(browser, clients, network
     assert cpu_seconds(browser) - start < MAP_SECONDS
 
 
-def private_bytes(browser):  # noqa: F811
+def private_bytes(browser):
     """The memory that the browser's pages share with nobody."""
-    private = re.compile(r"Private_(?:Clean|Dirty): +(\d+)")
-    return 1024 * sum(
-        int(kilobytes)
-        for one in renderers(browser)
-        for kilobytes in private.findall((one / "smaps_rollup").read_text())
-    )
+    return sum(process.memory_full_info().uss for process in renderers(browser))
 
 
 # ---- What a reader does
 
 
-def part(browser, name):  # noqa: F811
+def part(browser, name):
     return browser.find_element("css selector", f'#lab-tool [data-part="{name}"]')
 
 
-def content(browser, name):  # noqa: F811
+def content(browser, name):
     return browser.execute_script("return arguments[0].textContent", part(browser, name))
 
 
-def click(browser, target):  # noqa: F811
+def click(browser, target):
     browser.execute_script("arguments[0].dispatchEvent(new MouseEvent('click', { bubbles: true }))", target)
 
 
-def settle(browser, limit=120):  # noqa: F811
+def settle(browser, limit=120):
     """Wait until the lab is at rest; what it says then."""
-    deadline = time.monotonic() + limit
-    while browser.execute_script("return document.getElementById('lab-tool').hasAttribute('aria-busy')"):
-        assert time.monotonic() < deadline, content(browser, "status")
-        time.sleep(0.05)
+    busy = "return document.getElementById('lab-tool').hasAttribute('aria-busy')"
+    wait_until(lambda: not browser.execute_script(busy), limit)
     return content(browser, "status")
 
 
-def submit(browser, text=None):  # noqa: F811
+def submit(browser, text=None):
     if text is not None:
         browser.execute_script("arguments[0].value = arguments[1]", part(browser, "prompt"), text)
     browser.execute_script("arguments[0].requestSubmit()", part(browser, "form"))
 
 
-def cells(browser):  # noqa: F811
+def cells(browser):
     return browser.find_elements("css selector", '#lab-tool [data-part="maps"] section:first-child rect[role="button"]')
 
 
-def wait_for_answers(browser, limit=120):  # noqa: F811
+def wait_for_answers(browser, limit=120):
     """Wait until the clean and the corrupted prompt are answered, and stop the map, which takes most of the time."""
-    deadline = time.monotonic() + limit
-    while "Restoring" not in content(browser, "status"):
-        assert time.monotonic() < deadline, content(browser, "status")
-        time.sleep(0.02)
+    wait_until(lambda: "Restoring" in content(browser, "status"), limit)
     click(browser, part(browser, "stop"))
     assert settle(browser, limit=10) == "Stopped."
 
 
 @pytest.fixture
-def asked(browser, page):  # noqa: F811
+def asked(browser, page):
     """The lab after the question that it opens with, in two steps and without its map."""
     visit(browser, page)
     browser.execute_script("arguments[0].append(new Option(2)); arguments[0].value = 2", part(browser, "steps"))
@@ -307,27 +287,23 @@ def asked(browser, page):  # noqa: F811
     return browser
 
 
-def test_the_lab_answers_corrupts_and_restores_at_one_click_and_asks_nothing_of_the_network(browser, page):  # noqa: F811
+def test_the_lab_answers_corrupts_and_restores_at_one_click_and_asks_nothing_of_the_network(browser, page):
     visit(browser, page)
     before = private_bytes(browser)
     submit(browser)
     assert settle(browser) == "Done. Click a cell of a map."
     assert 10e6 < private_bytes(browser) - before < MOST_MEMORY
-    asked = browser
-    assert asked.get_log("browser") == []
-    events = [json.loads(entry["message"])["message"] for entry in asked.get_log("performance")]
-    urls = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert [url for url in urls if not url.startswith(("data:", "blob:"))] == [page.as_uri()]
+    assert_quiet(browser, page)
     for name in ("clean", "corrupted"):
-        assert re.match(r"masked diffusion.*autoregressive", content(asked, name), re.S)
-    swapped = asked.find_elements("css selector", "#lab-tool .tokens button.swap")
+        assert re.match(r"masked diffusion.*autoregressive", content(browser, name), re.S)
+    swapped = browser.find_elements("css selector", "#lab-tool .tokens button.swap")
     assert swapped and all(button.get_attribute("aria-pressed") == "true" for button in swapped)
-    shown = cells(asked)
+    shown = cells(browser)
     assert len(shown) == (SAMPLING["canvas"] + 2) * 8 and not any(
         "unknown" in one.get_attribute("class") for one in shown
     )
-    click(asked, shown[8 * int(swapped[-1].get_attribute("data-token"))])
-    said = content(asked, "said")
+    click(browser, shown[8 * int(swapped[-1].get_attribute("data-token"))])
+    said = content(browser, "said")
     assert re.search(r"returns −?[\d.]+ nats of the −?[\d.]+ nats that the corruption costs", said)
     assert "the network then predicts “" in said
 
@@ -410,7 +386,7 @@ def test_the_lab_works_from_the_keyboard(asked):
     assert "picked" in asked.execute_script("return document.activeElement.nextSibling.getAttribute('class')")
 
 
-def test_what_a_reader_types_stays_text(browser, page):  # noqa: F811
+def test_what_a_reader_types_stays_text(browser, page):
     visit(browser, page)
     title, images = browser.title, "return document.querySelectorAll('#lab-tool img').length"
     submit(browser, HOSTILE)
@@ -433,14 +409,14 @@ def test_what_a_reader_types_stays_text(browser, page):  # noqa: F811
         ("word " * 30, r"The prompt has \d+ tokens; the canvas has room for 22 with the answer"),
     ],
 )
-def test_a_prompt_that_cannot_be_asked_gets_one_line(browser, page, text, says):  # noqa: F811
+def test_a_prompt_that_cannot_be_asked_gets_one_line(browser, page, text, says):
     visit(browser, page)
     submit(browser, text)
     assert re.match(says, settle(browser))
     assert not part(browser, "results").is_displayed()
 
 
-def test_damaged_weights_give_one_line_and_no_answer(browser, page):  # noqa: F811
+def test_damaged_weights_give_one_line_and_no_answer(browser, page):
     for at in (1000, 500_000):
         visit(browser, page)
         browser.execute_script(
@@ -454,14 +430,13 @@ def test_damaged_weights_give_one_line_and_no_answer(browser, page):  # noqa: F8
 
 
 def test_the_reader_can_stop_and_go_on(asked):
-    browser = asked  # noqa: F811
-    assert any("unknown" in one.get_attribute("class") for one in cells(browser))
-    click(browser, part(browser, "map"))
-    assert settle(browser) == "Done. Click a cell of a map."
-    assert not any("unknown" in one.get_attribute("class") for one in cells(browser))
+    assert any("unknown" in one.get_attribute("class") for one in cells(asked))
+    click(asked, part(asked, "map"))
+    assert settle(asked) == "Done. Click a cell of a map."
+    assert not any("unknown" in one.get_attribute("class") for one in cells(asked))
 
 
-def test_a_figure_of_the_article_opens_the_lab_below_itself_on_its_question(browser, page):  # noqa: F811
+def test_a_figure_of_the_article_opens_the_lab_below_itself_on_its_question(browser, page):
     visit(browser, page)
     buttons = browser.find_elements("css selector", "figure .open-lab")
     assert len(buttons) == 2
@@ -473,19 +448,11 @@ def test_a_figure_of_the_article_opens_the_lab_below_itself_on_its_question(brow
     assert part(browser, "prompt").get_attribute("value") in shown
 
 
-def test_the_lab_fits_a_phone(browser, page):  # noqa: F811
+def test_the_lab_fits_a_phone(browser, page):
     visit(browser, page, width=390)
     submit(browser)
     wait_for_answers(browser)
-    browser.execute_script("for (const one of document.querySelectorAll('#lab-tool details')) one.open = true")
-    cut = browser.execute_script(
-        """const room = document.documentElement.clientWidth;
-        const scrolls = (one) => one && (getComputedStyle(one).overflowX === "auto" || scrolls(one.parentElement));
-        return Array.from(document.querySelectorAll("#lab-tool *"), (one) => [one, one.getBoundingClientRect().right])
-            .filter(([one, right]) => right > room + 1 && !scrolls(one))
-            .map(([one]) => one.tagName + " " + one.textContent.slice(0, 40))"""
-    )
-    assert cut == []
+    assert_fits(browser, "#lab-tool")
     small = browser.execute_script(
         """return Array.from(document.querySelectorAll("#lab-tool button, #lab-tool select"))
             .map((one) => one.getBoundingClientRect())
@@ -498,49 +465,28 @@ def test_the_lab_fits_a_phone(browser, page):  # noqa: F811
 # ---- Studies without a lab
 
 
-@pytest.fixture(scope="module")
-def made_up(tmp_path_factory):
-    """A function of what the rule `lab` left: the HTML of a made-up study's page."""
-    folder = tmp_path_factory.mktemp("made-up")
-    given = make(folder)
-    render(given, folder / "out")
-
-    def write_page(left):
-        given.lab = str(folder / "lab.json")
-        Path(given.lab).write_text(left)
-        write.page_file(given, folder / "page.html", root=ROOT, **given.params)
-        return (folder / "page.html").read_text(encoding="utf-8")
-
-    return write_page
-
-
-def test_networks_that_the_lab_cannot_run_are_told_in_one_line(study, made_up, monkeypatch):
+def test_a_study_without_a_lab_has_the_explorer_and_says_why_in_one_line(study, tmp_path, monkeypatch):
     folders = [study / f"results/smoke/models/{name}/seed_1" for name in MODELS]
     assert lab.find_obstacle(folders, SAMPLING) is None
     assert "confidence" in lab.find_obstacle(folders, SAMPLING | {"order": "random"})
     monkeypatch.setattr(lab, "MOST_PARAMETERS", 1_000_000)
     reason = lab.find_obstacle(folders, SAMPLING)
     assert reason == "it runs networks of up to 1 million parameters; one here has 1.7"
-    html = made_up(json.dumps({"obstacle": reason}))
+
+    given = make(tmp_path)
+    render(given, tmp_path / "out")
+    given.lab = str(tmp_path / "lab.json")
+
+    def write_page(packed):
+        Path(given.lab).write_text(packed)
+        write.page_file(given, tmp_path / "page.html", root=ROOT, **given.params)
+        return (tmp_path / "page.html").read_text(encoding="utf-8")
+
+    html = write_page(json.dumps({"obstacle": reason}))
     assert f"This page has no lab: {reason}." in html and 'id="explorer-tool"' in html and "lab-tool" not in html
-
-
-def test_a_page_that_the_lab_would_make_too_large_has_the_explorer(study, made_up, monkeypatch):
     packed = (study / "results/smoke/paper/lab.json").read_text()
-    html = made_up(packed)
-    assert "worker-src blob:" in html and 'id="lab-tool"' in html and len(html.encode()) < 8e6
-    monkeypatch.setattr(write.page, "MOST_BYTES_WITH_LAB", 5_000_000)
-    html = made_up(packed)
-    assert "the page would take more than 5 MB" in html and 'id="explorer-tool"' in html and "worker-src" not in html
-
-
-def test_packed_numbers_are_within_half_a_level(study):
-    rng = np.random.default_rng(0)
-    tensor = rng.normal(size=(5, 13)).astype(np.float32)
-    scale, high, *planes = lab.quantize(tensor)
-    scale = np.frombuffer(scale, "<f4")[:5, None]
-    numbers = np.frombuffer(high, np.int8)[:65].astype(int) * 2 ** len(planes)
-    for bit, plane in enumerate(planes):
-        numbers += np.unpackbits(np.frombuffer(plane, np.uint8), bitorder="little")[:65].astype(int) << bit
-    assert np.all(np.abs(numbers.reshape(5, 13) * scale - tensor) <= 0.5001 * scale)
-    assert len(planes) == lab.BITS - 8
+    html = write_page(packed)
+    assert 'id="lab-tool"' in html and 'id="explorer-tool"' not in html and len(html.encode()) < 8e6
+    monkeypatch.setattr(write.page, "MOST_BYTES", 5_000_000)
+    html = write_page(packed)
+    assert "the page would take more than 5 MB" in html and 'id="explorer-tool"' in html

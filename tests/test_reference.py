@@ -62,26 +62,26 @@ def test_a_reference_run_has_its_tables_its_costs_and_how_it_was_run(tmp_path, r
     assert made["commit"] == "abc" and {"hardware", "versions", "configuration", "date"} <= set(made)
     assert made["models"] == {"mdm": "diffusion", "ar": "autoregressive"} and made["data"] == "generated"
     in_results = {file.stem for file in results.glob("tables/*.csv")}
-    assert {file.stem for file in folder.glob("*.csv")} == {*reference.TABLES} & in_results | {"costs"}
+    assert {file.stem for file in folder.glob("*.csv")} == {*reference.TABLES} & in_results
     traces = pd.read_csv(folder / "causal_trace.csv")
     assert len(traces) and set(traces.stage) == {"t1"} and set(traces.score) == {"log_probability"}
-    table = readme.summarize_stages(pd.read_csv(folder / "costs.csv"))
-    assert "| fine-tuning | 8 s, 6.5 GiB, 24.5 GiB of the GPU | 5 s, 2.0 GiB |" in table
-    assert "| symmetry | 3 s, 0.0 GiB, both models |  |" in table
-    half = pd.read_csv(folder / "costs.csv").query("model != 'mdm'")
-    assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.summarize_stages(half)
-
-
-def test_of_a_run_whose_answers_mean_nothing_only_costs_are_stored(tmp_path, run, monkeypatch):
-    results, config = run
-    folder = tmp_path / "reference/random"
-    reference.store(results, folder, config=config, commit="abc", costs_of="random weights")
+    reference.store(results, folder, config=config, tables=("costs",), commit="abc", study="random weights")
     assert {file.name for file in folder.iterdir()} == {"costs.csv", "provenance.json"}
-    monkeypatch.setattr(readme, "REFERENCE", folder.parent)
-    monkeypatch.setattr(readme, "RESULTS", tmp_path)
-    page = readme.write_costs_page()
+
+
+def test_the_page_of_costs_has_stages_rules_and_reference_runs(tmp_path, run, monkeypatch):
+    results, config = run
+    costs = pd.read_csv(results / "tables/costs.csv")
+    reference.store(
+        results, tmp_path / "reference/random", config=config, tables=("costs",), commit="abc", study="random weights"
+    )
+    monkeypatch.setattr(readme, "REFERENCE", tmp_path / "reference")
+    page = readme.write_costs_page(costs)
+    assert "| fine-tuning | 8 s, 6.5 GiB, 24.5 GiB of the GPU | 5 s, 2.0 GiB |" in page
+    assert "| symmetry | 3 s, 0.0 GiB, both models |  |" in page
     assert "random weights, on " in page and "| all | 3 | 16 s | 14 s | 7.5 s | 6.5 GiB | 1.5 Wh |" in page
-    assert "at most 6.5 GiB of memory a job, and an estimated 2 Wh" in readme.summarize_costs()
+    assert "at most 6.5 GiB of memory a job, and an estimated 2 Wh" in readme.summarize_costs(costs)
+    assert "| fine-tuning | not measured | 5 s, 2.0 GiB |" in readme.summarize_stages(costs.query("model != 'mdm'"))
 
 
 def test_a_number_of_the_readme_is_replaced_by_that_of_its_reference_run():

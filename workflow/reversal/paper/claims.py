@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..common.errors import UserError
+from ..common.intervals import Interval
 from . import numbers
 
-HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURED = VERDICTS = ("holds", "fails", "inconclusive", "not measured")
-COLUMNS = ["claim", "run", "estimate", "low", "high", "verdict"]
+HOLDS, FAILS, INCONCLUSIVE, NOT_MEASURED = ("holds", "fails", "inconclusive", "not measured")
 CLAIM_KEYS = ("id", "says", "short", "above", "below", "runs")
 
 
@@ -42,7 +42,7 @@ class Claim(NamedTuple):
 
     def show(self, estimate):
         """An estimate with its interval in the claim's format."""
-        return numbers.show_estimate(estimate, self.quantity.format, self.quantity.digits)
+        return numbers.show_estimate(estimate, self.quantity)
 
 
 def read(path):
@@ -86,7 +86,7 @@ def evaluate(claims, runs, source="paper/claims.yaml"):
         for name, run in runs.items():
             estimate = numbers.measure(claim.quantity, run, f"{source}: {claim.id}")
             rows.append([claim.id, name, *(estimate or [math.nan] * 3), verdict(estimate, claim.above, claim.below)])
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=["claim", "run", "estimate", "low", "high", "verdict"])
 
 
 def require(claims, table, source="paper/claims.yaml"):
@@ -96,14 +96,13 @@ def require(claims, table, source="paper/claims.yaml"):
         for run in claim.runs:
             row = found.get((claim.id, run))  # None: written down before the run
             if row and row.verdict != HOLDS:
-                measured = (
-                    f"{claim.quantity.table}.csv gives {claim.show(_interval(row))}, "
-                    if row.estimate == row.estimate
-                    else ""
+                interval = Interval(row.estimate, row.low, row.high)
+                given = (
+                    "" if row.verdict == NOT_MEASURED else f"{claim.quantity.table}.csv gives {claim.show(interval)}, "
                 )
                 raise UserError(
-                    f'{source}: claim {claim.id}, "{claim.says}", {_FAILED[row.verdict]} in run {run}: '
-                    f"{measured}needed {claim.test}; correct the sentence, the claim or the table"
+                    f'{source}: claim {claim.id}, "{claim.says}", {"" if row.verdict == FAILS else "is "}{row.verdict} '
+                    f"in run {run}: {given}needed {claim.test}; correct the sentence, the claim or the table"
                 )
 
 
@@ -111,10 +110,3 @@ def require_references(path, tables):
     """Stop where a claim of the file `path` does not hold in the reference runs that these `tables` belong to."""
     stated = read(path)
     require(stated, evaluate(stated, numbers.group_runs(file for file in tables if file.endswith(".csv")), path), path)
-
-
-_FAILED = {FAILS: "fails", INCONCLUSIVE: "is inconclusive", NOT_MEASURED: "is not measured"}
-
-
-def _interval(row):
-    return numbers.Interval(row.estimate, row.low, row.high)

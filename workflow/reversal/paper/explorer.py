@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections import Counter
 
 import numpy as np
 
@@ -38,19 +37,6 @@ def build(families, people, completions, traces, *, steps, max_facts):
         "splits": {name: f"{split.answer_type}, {DIRECTIONS[split.trained]}" for name, split in splits.items()},
         "cases": cases,
     }
-
-
-def shrink(made, most_bytes):
-    """The same with fewer people for each model and split, one at least: as many as fit into `most_bytes`."""
-    ranks, seen = [], Counter()
-    for case in made["cases"]:
-        ranks.append(seen[case["model"], case["split"]])
-        seen[case["model"], case["split"]] += 1
-    for most in range(max(seen.values(), default=1), 0, -1):
-        fewer = made | {"cases": [case for case, rank in zip(made["cases"], ranks, strict=True) if rank < most]}
-        if len(embed(fewer).encode()) <= most_bytes:
-            break
-    return fewer
 
 
 def choose(answers, traces, *, steps, most):

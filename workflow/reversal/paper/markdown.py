@@ -6,6 +6,7 @@ from html import escape
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from ..common.errors import UserError
@@ -46,6 +47,7 @@ def parser(math=mathml):
     """CommonMark with tables and `$$…$$`: inline within a paragraph, displayed where it is one, as in kramdown."""
     reader = MarkdownIt("commonmark", {"html": True, "typographer": True}).enable(["table", "smartquotes"])
     reader.use(dollarmath_plugin, double_inline=True, allow_labels=False)
+    reader.use(anchors_plugin, max_level=4, slug_func=slug)
     for token, display in (("math_inline", False), ("math_inline_double", False), ("math_block", True)):
 
         def rule(self, tokens, at, options, env, display=display):

@@ -22,7 +22,6 @@ from ..figures.read import read_table
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it is ten times as fast
 MINUS = "−"
 UNKNOWN = "–"
-WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 EXTREMES = ("max", "min", "first")
 
 
@@ -32,19 +31,17 @@ class Quantity(NamedTuple):
     table: str
     value: str  # its column
     where: dict = {}
-    run: str = "this"  # or "paper", or a folder of paper/reference
-    low: str | None = None  # columns of the interval; None: ci_low and ci_high, or those named like the value
-    high: str | None = None
+    run: str = "this"  # or a folder of paper/reference
     format: str = "number"
     digits: int | None = None
-    pool: str = "mean"  # over seeds; or sum, min, max, which have no interval
+    pool: str = "mean"  # over seeds; or min, max, which have no interval
 
 
 class Run:
     """The tables of one run, {name: file}; `models` gives the run's names for the models `mdm` and `ar`."""
 
-    def __init__(self, name, files, models=None):
-        self.name, self.files, self.models = name, dict(files), models or {}
+    def __init__(self, files, models=None):
+        self.files, self.models = files, models or {}
         self.table = functools.cache(self._table)
 
     def _table(self, name):
@@ -57,7 +54,7 @@ def group_runs(files):
     tables = {}
     for file in map(Path, files):
         tables.setdefault(file.parent.name, {})[file.stem] = file
-    return {name: Run(name, own) for name, own in tables.items()}
+    return {name: Run(own) for name, own in tables.items()}
 
 
 def read_yaml(path):
@@ -78,27 +75,32 @@ def parse(entry, source):
     quantity = Quantity(**entry)
     if quantity.format not in FORMATS:
         raise UserError(f"{source}: format is {quantity.format}; known: {', '.join(FORMATS)}")
-    if quantity.pool not in ("mean", "sum", "min", "max"):
-        raise UserError(f"{source}: pool is {quantity.pool}; known: mean, sum, min, max")
+    if quantity.pool not in ("mean", "min", "max"):
+        raise UserError(f"{source}: pool is {quantity.pool}; known: mean, min, max")
     return quantity
 
 
 def read_numbers(path):
-    """The quantities of a file like paper/numbers.yaml, by name."""
-    return {name: parse(entry, f"{path}: {name}") for name, entry in (read_yaml(path) or {}).items()}
+    """The quantities of a file like paper/numbers.yaml, by name; those of a group differ in their rows alone."""
+    quantities = {}
+    for group in read_yaml(path):
+        common = {key: value for key, value in group.items() if key != "numbers"}
+        for name, where in group["numbers"].items():
+            quantities[name] = parse(common | {"where": where}, f"{path}: {name}")
+    return quantities
 
 
 def measure_all(quantities, runs, source):
-    """{name: Interval} of quantities in the runs that they name; what this run does not have is NaN."""
+    """{name: (Quantity, Interval)} of quantities in the runs that they name."""
     measured = {}
     for name, quantity in quantities.items():
         if quantity.run not in runs:
             raise UserError(f"{source}: {name}: run is {quantity.run}; known: {', '.join(runs)}")
         estimate = measure(quantity, runs[quantity.run], f"{source}: {name}")
-        if estimate is None and quantity.run != "this":
+        if estimate is None:
             missing = f"no row of {quantity.table}.csv of run {quantity.run} meets {quantity.where}"
             raise UserError(f"{source}: {name}: {missing}")
-        measured[name] = estimate or Interval(math.nan, math.nan, math.nan)
+        measured[name] = quantity, estimate
     return measured
 
 
@@ -108,10 +110,14 @@ def measure(quantity, run, source):
     if table is None or table.empty:
         return None
     source = f"{source}: {run.files[quantity.table]}"
-    rows = select(table, quantity.where, source, run.models)
-    columns = [quantity.value, *_interval_columns(quantity, table)]
+    return pool_rows(select(table, quantity.where, source, run.models), quantity, source)
+
+
+def pool_rows(rows, quantity, source):
+    """The `Interval` of a quantity in the `rows` that it is about; None where none of them has a value."""
+    columns = [quantity.value, *_interval_columns(quantity.value, rows)]
     for column in filter(None, columns):
-        require_column(table, column, source)
+        require_column(rows, column, source)
     values = rows[quantity.value].astype(float)
     rows, values = rows[values.notna()], values[values.notna()]
     if rows.empty:
@@ -123,14 +129,15 @@ def measure(quantity, run, source):
     return pool_seeds(values, *ends)
 
 
-def select(table, where, source, models=None):
+def select(table, where, source, models):
     """The rows of `table` that meet all conditions of `where`, extremes last: among the rows that meet the others."""
     chosen = pd.Series(True, table.index)
     for column, wanted in where.items():
         require_column(table, column, source)
         if not _is_extreme(wanted):
             wanted = wanted if isinstance(wanted, list) else [wanted]
-            chosen &= _matches(table[column], [_model_name(one, column, models) for one in wanted])
+            names = models if column == "model" else {}
+            chosen &= _matches(table[column], [names.get(one, one) for one in wanted])
     rows = table[chosen]
     for column, wanted in where.items():
         rows = _extreme(rows, column, wanted) if _is_extreme(wanted) else rows
@@ -159,17 +166,10 @@ def _matches(values, wanted):
     return found | values.isna() if None in wanted else found & values.notna()
 
 
-def _model_name(value, column, models):
-    return (models or {}).get(value, value) if column in ("model", "against_model") else value
-
-
-def _interval_columns(quantity, table):
-    """The columns with the interval's ends, None where there are none: as named, like the value, or ci_low, ci_high."""
-    ends = []
-    for end, named in (("low", quantity.low), ("high", quantity.high)):
-        usual = [f"{quantity.value}_{end}", f"ci_{end}"]
-        ends.append(named or next((column for column in usual if column in table), None))
-    return ends
+def _interval_columns(value, table):
+    """The columns with the interval's ends, named like the value or ci_low and ci_high; None where there are none."""
+    usual = [(f"{value}_{end}", f"ci_{end}") for end in ("low", "high")]
+    return [next((column for column in names if column in table), None) for names in usual]
 
 
 def require_column(table, column, source):
@@ -193,7 +193,7 @@ def _is_measurement(values):
 
 def number(value, digits=2):
     """A number with `digits` after the point; its minus is a minus, and what rounds to 0 has none."""
-    if value is None or math.isnan(value):
+    if math.isnan(value):
         return UNKNOWN
     rounded = f"{value:,.{digits}f}"
     return rounded.replace("-", "" if float(rounded.replace(",", "")) == 0 else MINUS)
@@ -218,48 +218,33 @@ def points(difference, digits=0):
     return f"{shown} {'point' if shown in ('+1', f'{MINUS}1') else 'points'}"
 
 
-def words(value, digits=0):
-    """A small whole number as a word."""
-    return WORDS[round(value)] if 0 <= value < len(WORDS) else number(value, digits)
-
-
-def duration(seconds):
-    """A time roughly: 50 s, 14 minutes, 3.2 hours."""
-    for size, unit, name in ((7200, 3600, "hours"), (120, 60, "minutes"), (0, 1, "s")):
-        if seconds >= size:
-            return f"{number(seconds / unit, 1 if seconds / unit < 10 else 0)} {name}"
-    return UNKNOWN
-
-
 # {format: (how an estimate is printed, digits after the point, what an interval's ends are multiplied by)}
 FORMATS = {
     "percent": (percent, 0, 100),
     "points": (points, 0, 100),
     "nats": (number, 0, 1),
     "number": (number, 2, 1),
-    "count": (number, 0, 1),
-    "words": (words, 0, 1),
 }
 
 
-def show(value, form, digits=None):
-    """A value as its format prints it."""
-    printed, usual, _ = FORMATS[form]
-    return printed(float(value), usual if digits is None else digits)
+def show(value, quantity):
+    """A value as the format of its quantity prints it."""
+    printed, usual, _ = FORMATS[quantity.format]
+    return printed(value, usual if quantity.digits is None else quantity.digits)
 
 
-def show_interval(estimate, form, digits=None):
+def show_interval(estimate, quantity):
     """The interval in brackets, "[86, 100]"; "" where it is not known."""
-    _, usual, scale = FORMATS[form]
+    _, usual, scale = FORMATS[quantity.format]
     if math.isnan(estimate.low) or math.isnan(estimate.high):
         return ""
-    digits = usual if digits is None else digits
+    digits = usual if quantity.digits is None else quantity.digits
     return f"[{number(scale * estimate.low, digits)}, {number(scale * estimate.high, digits)}]"
 
 
-def show_estimate(estimate, form, digits=None):
+def show_estimate(estimate, quantity):
     """An estimate with its interval: "98% [86, 100]"."""
-    return f"{show(estimate.estimate, form, digits)} {show_interval(estimate, form, digits)}".strip()
+    return f"{show(estimate.estimate, quantity)} {show_interval(estimate, quantity)}".strip()
 
 
 def describe(quantity, run):

@@ -13,8 +13,8 @@ for two media, Markdown for an al-folio site and the body of the page that stand
 
 import math
 import re
+import textwrap
 import traceback
-from dataclasses import dataclass, field
 from datetime import date
 from html import escape
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import yaml
-from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError
+from jinja2 import Environment, StrictUndefined, TemplateError, TemplateSyntaxError, meta
 from markupsafe import Markup
 
 from ..common.errors import UserError
@@ -59,21 +59,26 @@ class Source(NamedTuple):
     text: str
 
 
+class Figure(NamedTuple):
+    """A figure that the text can show."""
+
+    file: str  # SVG
+    caption: str  # Markdown
+    alternative: str  # what it shows, in words
+
+
 class Material(NamedTuple):
     """What the article is made from."""
 
     sources: list  # the article, then its appendices: [Source]
     paper: dict  # title, subtitle, author, date, slug, …
     runs: dict  # {name: numbers.Run}, this run among them
-    numbers: dict  # {name: Quantity}
-    measured: dict  # {name: Interval}
+    numbers: dict  # {name: (Quantity, Interval)}
     claims: list  # [Claim]
     verdicts: dict  # {(claim, run): (Interval, verdict)}
-    figures: dict  # {name: SVG file}
-    captions: dict  # {figure: Markdown}
-    alternatives: dict  # {figure: what it shows, in words}
+    figures: dict  # {name: Figure}
     entries: dict  # of the bibliography
-    origin: object  # provenance.Origin
+    origin: object  # provenance.Provenance
     settings: dict  # this run's configuration
 
 
@@ -84,19 +89,9 @@ class Document(NamedTuple):
     tldr: list  # Markdown, a string a bullet
     body: str
     appendices: list  # [(name, Markdown)]
-    labels: "Labels"
-
-
-@dataclass
-class Labels:
-    """What a text shows, states and cites, in its order."""
-
-    figures: list = field(default_factory=list)
-    tables: list = field(default_factory=list)
-    cited: list = field(default_factory=list)
-    claims: list = field(default_factory=list)
-    numbers: list = field(default_factory=list)
-    files: list = field(default_factory=list)  # tables that it links to
+    cited: list  # keys of works, in their order
+    claims: list  # the ids of those that it states
+    files: list  # of figures and tables that it links to
 
 
 def read_source(path):
@@ -113,14 +108,14 @@ def read_source(path):
 class AlFolio:
     """Markdown for an al-folio site with the distill layout: kramdown, Liquid, MathJax, d-cite."""
 
-    name = "al-folio"
     details = '<details markdown="1">'
+    explorer = "The page that stands alone (`index.html`) has an explorer of single generations here."
 
     def __init__(self, slug):
         self.slug = slug
         self.reader = markdown.parser(markdown.mathjax)
 
-    def cite(self, keys, labels):
+    def cite(self, keys, cited):
         return f'<d-cite key="{",".join(keys)}"></d-cite>'
 
     def image(self, name, file):
@@ -131,22 +126,18 @@ class AlFolio:
         kind, name = file.split("/")
         return "{{ '" + f"/assets/{ASSETS[kind]}/{self.slug}/{name}" + "' | relative_url }}"
 
-    def explorer(self):
-        return "The page that stands alone (`index.html`) has an explorer of single generations here."
-
 
 class Page:
     """The body of the page that stands alone: every image within it, references at its end."""
 
-    name = "page"
     details = '<details class="appendix">'
 
     def __init__(self, explorer=""):
-        self.tool = explorer
+        self.explorer = explorer
         self.reader = markdown.parser(markdown.mathml)
 
-    def cite(self, keys, labels):
-        order = list(dict.fromkeys(labels.cited))
+    def cite(self, keys, cited):
+        order = list(dict.fromkeys(cited))
         links = (f'<a href="#ref-{attribute(key)}">{order.index(key) + 1}</a>' for key in keys)
         return f'<span class="cite">&#91;{", ".join(links)}&#93;</span>'
 
@@ -158,35 +149,11 @@ class Page:
         """Where a file of the results is, from the page's own place among them."""
         return f"../{file}"
 
-    def explorer(self):
-        return self.tool
 
+class Number(Markup):
+    """A number of the prose: `{{ x }}` prints the estimate, `{{ x.interval }}` its interval."""
 
-class Number:
-    """A number of the prose: `{{ x }}` prints the estimate; it has an `interval`, a `low` and a `high` end."""
-
-    def __init__(self, estimate, quantity, title, use):
-        self._estimate, self._title, self._use = estimate, title, use
-        self._format = quantity.format, quantity.digits
-
-    def __html__(self):
-        return self._print(numbers.show(self._estimate.estimate, *self._format))
-
-    @property
-    def interval(self):
-        return self._print(numbers.show_interval(self._estimate, *self._format))
-
-    @property
-    def low(self):
-        return self._print(numbers.show(self._estimate.low, *self._format))
-
-    @property
-    def high(self):
-        return self._print(numbers.show(self._estimate.high, *self._format))
-
-    def _print(self, shown):
-        self._use()
-        return sourced(shown, self._title)
+    interval: Markup
 
 
 def sourced(shown, title):
@@ -200,35 +167,39 @@ class Writer:
     """The functions and numbers that the text uses."""
 
     def __init__(self, medium, material):
-        self.medium, self.material, self.labels = medium, material, Labels()
+        self.medium, self.material = medium, material
+        self.shown = {"figure": [], "table": []}  # names, in their order
+        self.cited, self.stated, self.files = [], [], []
         self.by_id = {claim.id: claim for claim in material.claims}
 
     def context(self):
         functions = ("claim", "figure", "see", "table", "cite", "claims", "settings", "explorer")
         return {name: getattr(self, name) for name in functions} | {
-            name: self._number(name, quantity) for name, quantity in self.material.numbers.items()
+            name: self._number(*measured) for name, measured in self.material.numbers.items()
         }
 
-    def _number(self, name, quantity):
+    def _number(self, quantity, estimate):
         title = self.material.origin.of_quantity(quantity, quantity.run)
-        return Number(self.material.measured[name], quantity, title, lambda: self.labels.numbers.append(name))
+        number = Number(sourced(numbers.show(estimate.estimate, quantity), title))
+        number.interval = sourced(numbers.show_interval(estimate, quantity), title)
+        return number
 
     def cite(self, *keys):
         """Citations of works by their keys."""
         if unknown := [key for key in keys if key not in self.material.entries]:
             raise UserError(f"paper/references.bib has no entry {unknown[0]}")
-        self.labels.cited += keys
-        return Markup(self.medium.cite(keys, self.labels))
+        self.cited += keys
+        return Markup(self.medium.cite(keys, self.cited))
 
     def claim(self, name):
         """What this run found about a claim: a quiet line, coloured where the claim fails."""
         if name not in self.by_id:
             raise UserError(f"paper/claims.yaml has no claim {name}")
         claim, (_, verdict) = self.by_id[name], self.material.verdicts[name, "this"]
-        self.labels.claims.append(name)
+        self.stated.append(name)
         title = f"{claim.says} Tested: {claim.test}. {self.material.origin.of_quantity(claim.quantity, 'this')}"
         line = f"{sourced(self._describe_verdict(claim), title)} <small>{text(claim.short)}</small>"
-        return Markup(f'<p class="claim {_class(verdict)}" id="claim-{attribute(name)}">{line}</p>')
+        return Markup(f'<p class="claim {verdict.replace(" ", "-")}" id="claim-{attribute(name)}">{line}</p>')
 
     def _describe_verdict(self, claim):
         """What this run says of a claim or, if it does not measure it, what the claim's first reference run says."""
@@ -239,15 +210,14 @@ class Writer:
                 return f"{source}: {claim.show(estimate)}: {verdict}."
         return f"In this run: {NOT_MEASURED}."
 
-    def figure(self, name, caption=None):
-        """A figure with its caption, of its own or the one given."""
+    def figure(self, name):
+        """A figure with its caption."""
         if name not in self.material.figures:
             raise UserError(f"figure {name} is used but not made; made: {', '.join(self.material.figures)}")
-        file = self.material.figures[name]
+        file, caption, alternative = self.material.figures[name]
         style = "picture narrow" if is_narrow(file) else "picture"
-        image = f'src="{self.medium.image(name, file)}" alt="{attribute(self.material.alternatives[name])}"'
+        image = f'src="{self.medium.image(name, file)}" alt="{attribute(alternative)}"'
         content = f'<div class="{style}" tabindex="0"><img {image}></div>'
-        caption = self.material.captions[name] if caption is None else caption
         return self._block("figure", name, content, caption, f"figures/{name}.svg")
 
     def table(self, name, caption, run="this", columns=None, where=None, rows=40):
@@ -267,17 +237,18 @@ class Writer:
         if not self.material.claims:
             return Markup("This study measures none of the article's claims.")
         runs = list(dict.fromkeys(run for _, run in self.material.verdicts))
-        stated = {name for source in self.material.sources for name in re.findall(r'claim\("([^"]+)"', source.text)}
         body = []
         for claim in self.material.claims:
             rule = self.material.origin.rule(f"tables/{claim.quantity.table}.csv")
             about = f"<br><small>{claim.quantity.table}.csv, {attribute(rule)}; {attribute(claim.test)}</small>"
-            says = f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if claim.id in stated else text(claim.says)
+            says = (
+                f'<a href="#claim-{claim.id}">{text(claim.says)}</a>' if claim.id in self.stated else text(claim.says)
+            )
             row = [says + about]
             for run in runs:
                 estimate, verdict = self.material.verdicts[claim.id, run]
                 shown = "" if verdict == NOT_MEASURED else f"{text(claim.show(estimate))}<br>"
-                row.append(f'<span class="verdict {_class(verdict)}">{shown}{verdict}</span>')
+                row.append(f'<span class="verdict {verdict.replace(" ", "-")}">{shown}{verdict}</span>')
             body.append(row)
         table = html_table(["Claim", *(RUNS.get(run, run) for run in runs)], body, "wide")
         return self._block("table", "claims", table, CLAIMS, "tables/claims.csv")
@@ -289,7 +260,7 @@ class Writer:
 
     def explorer(self):
         """The explorer of single generations."""
-        return Markup(f"\n\n{self.medium.explorer()}\n\n")
+        return Markup(f"\n\n{self.medium.explorer}\n\n")
 
     def see(self, name):
         """A link to a figure or a table, which may come later in the text."""
@@ -299,7 +270,7 @@ class Writer:
         """A rendered part with its links to figures and tables."""
 
         def link(match):
-            for kind, shown in (("figure", self.labels.figures), ("table", self.labels.tables)):
+            for kind, shown in self.shown.items():
                 if match[1] in shown:
                     return f"[{kind.title()} {shown.index(match[1]) + 1}](#{kind}-{markdown.slug(match[1])})"
             raise UserError(f"the text points at {match[1]}, which it does not show")
@@ -307,7 +278,7 @@ class Writer:
         return re.sub(f"{SEE}(.*?){SEE}", link, part)
 
     def _block(self, kind, name, content, caption, file, run="this"):
-        shown = self.labels.figures if kind == "figure" else self.labels.tables
+        shown = self.shown[kind]
         if name in shown:
             raise UserError(f"{kind} {name} is used twice")
         shown.append(name)
@@ -315,7 +286,7 @@ class Writer:
         said = self.medium.reader.renderInline(" ".join(str(caption).split()))
         link = ""
         if file:
-            self.labels.files.append(file)
+            self.files.append(file)
             link = f'<a href="{self.medium.link(file)}">{attribute(file)}</a> '
         about = attribute(self.material.origin.of(file) if file else self.material.origin.of_run(run))
         source = f'<details class="source"><summary>source</summary>{link}{about}</details>'
@@ -337,32 +308,25 @@ def is_narrow(file):
     return width is not None and float(width[1]) <= NARROW
 
 
-def _class(verdict):
-    return verdict.replace(" ", "-")
-
-
 def _cells(found, columns, source):
     """Heads and rows of text of a table: columns with a format have their interval, and seeds are pooled."""
-    if columns is None:
-        return list(found.columns), [[_plain(value) for value in row] for row in found.itertuples(index=False)]
-    wanted = {head: (*spec.split(), None)[:2] for head, spec in columns.items()}
-    for column, _ in wanted.values():
+    wanted = {head: spec.split() for head, spec in (columns or {name: name for name in found}).items()}
+    for column, *_ in wanted.values():
         numbers.require_column(found, column, source)
-    keys = [column for column, form in wanted.values() if form is None]
-    measured = {head: (column, form) for head, (column, form) in wanted.items() if form}
-    if not measured:
-        return list(columns), [[_plain(row[column]) for column in keys] for _, row in found[keys].iterrows()]
+    keys = [column for column, *form in wanted.values() if not form]
+    if len(keys) == len(wanted):
+        return list(wanted), [[_plain(value) for value in row] for row in found[keys].itertuples(index=False)]
     rows = []
-    for own, group in found.groupby(keys, sort=False, dropna=False) if keys else [((), found)]:
-        cells = dict(zip(keys, own, strict=True))
-        run = numbers.Run("", {"": source})
-        run.table = lambda _, group=group: group
-        for head, (column, form) in measured.items():
-            quantity = numbers.parse({"table": "", "value": column, "format": form}, source)
-            value = numbers.measure(quantity, run, source)
-            cells[head] = numbers.UNKNOWN if value is None else numbers.show_estimate(value, form)
-        rows.append([cells[head] if head in measured else _plain(cells[wanted[head][0]]) for head in wanted])
-    return list(columns), rows
+    for own, group in found.groupby(keys, sort=False, dropna=False):
+        plain = dict(zip(keys, own, strict=True))
+        rows.append([_pool(group, *spec, source) if spec[1:] else _plain(plain[spec[0]]) for spec in wanted.values()])
+    return list(wanted), rows
+
+
+def _pool(rows, column, form, source):
+    quantity = numbers.parse({"table": "", "value": column, "format": form}, source)
+    estimate = numbers.pool_rows(rows, quantity, source)
+    return numbers.UNKNOWN if estimate is None else numbers.show_estimate(estimate, quantity)
 
 
 def _plain(value):
@@ -383,59 +347,51 @@ def html_table(heads, rows, style=""):
 
 def write(medium, material):
     """The `Document` for one medium."""
-    document = _render(Writer(medium, material))
-    names = [name for part in (document.body, *dict(document.appendices).values()) for name in _names(medium, part)]
-    markdown.check_anchors([*names, *dict(document.appendices)])
-    return document
+    writer = Writer(medium, material)
+    context, article = writer.context(), material.sources[0]
+    parts = [_fill(source.text, source.path, context) for source in material.sources]
+    parts = [writer.link(part) for part in parts]
+    tldr = [writer.link(_fill(point, article.path, context)) for point in article.front.get("tldr", [])]
+    opening, heading, body = parts[0].partition("\n## ")
+    body, appendices = heading.strip("\n") + body, []
+    for part in parts[1:]:
+        before, *split = APPENDIX.split(part)
+        body += before
+        appendices += zip(split[::2], split[1::2], strict=True)
+    headings = [
+        one for part in (body, *dict(appendices).values()) for one in markdown.headings(medium.reader.parse(part))
+    ]
+    markdown.check_anchors([*(name for _, _, name in headings), *dict(appendices)])
+    return Document(opening.strip(), tldr, body, appendices, writer.cited, writer.stated, writer.files)
 
 
 def require_complete(document, material):
     """Every number, every claim about a run that is there, and every work that the paper lists stands in its text."""
-    labels, runs = document.labels, set(material.runs)
-    claims = [claim.id for claim in material.claims if runs & set(claim.runs)]
+    texts = [*(source.text for source in material.sources), *material.sources[0].front.get("tldr", [])]
+    claims = [claim.id for claim in material.claims if set(material.runs) & set(claim.runs)]
     for file, listed, used in (
-        ("numbers.yaml", material.numbers, labels.numbers),
-        ("claims.yaml", claims, labels.claims),
-        ("references.bib", material.entries, labels.cited),
+        ("numbers.yaml", material.numbers, meta.find_undeclared_variables(ENVIRONMENT.parse("\n".join(texts)))),
+        ("claims.yaml", claims, document.claims),
+        ("references.bib", material.entries, document.cited),
     ):
         if unused := [name for name in listed if name not in used]:
             raise UserError(f"paper/{file}: no text uses {unused[0]}; use it or leave it out")
 
 
-def _names(medium, part):
-    return [name for _, _, name in markdown.headings(medium.reader.parse(part))]
-
-
-def _render(writer):
-    context = writer.context()
-    front = writer.material.sources[0]
-    parts = [_fill(source.text, source.path, context) for source in writer.material.sources]
-    parts = [writer.link(part) for part in parts]
-    tldr = [writer.link(_fill(point, front.path, context)) for point in front.front.get("tldr", [])]
-    opening, heading, body = parts[0].partition("\n## ")
-    appendices = []
-    for part in parts[1:]:
-        before, *split = APPENDIX.split(part)
-        body += before
-        appendices += zip(split[::2], split[1::2], strict=True)
-    return Document(opening.strip(), tldr, heading.strip("\n") + body, appendices, writer.labels)
-
-
 def _print(value):
-    if isinstance(value, Markup | Number | StrictUndefined):
+    if isinstance(value, Markup | StrictUndefined):
         return value
     raise TypeError(f"{value!r} is no number of numbers.yaml, and no figure, table, claim or citation")
 
 
-def environment():
-    """Jinja with expressions alone: what is missing is an error."""
-    return Environment(
-        undefined=StrictUndefined,
-        autoescape=True,
-        finalize=_print,
-        comment_start_string="{##",  # {#…} is an anchor
-        keep_trailing_newline=True,
-    )
+# Jinja with expressions alone: what is missing is an error.
+ENVIRONMENT = Environment(
+    undefined=StrictUndefined,
+    autoescape=True,
+    finalize=_print,
+    comment_start_string="{##",  # {#…} is an anchor
+    keep_trailing_newline=True,
+)
 
 
 def _fill(template, path, context):
@@ -443,28 +399,13 @@ def _fill(template, path, context):
     if block := re.search(r"\{%", template):
         line = template[: block.start()].count("\n") + 1
         raise UserError(f"{path}:{line}: only expressions are allowed, {{{{ … }}}}: no sentence depends on a number")
-    made = environment()
     try:
-        code = made.compile(template, name=str(path), filename=str(path))
-        return Template.from_code(made, code, made.make_globals(None)).render(context)
+        return ENVIRONMENT.from_string(template).render(context)
     except TemplateSyntaxError as error:
         raise UserError(f"{path}:{error.lineno}: {error.message}") from None
-    except (TemplateError, TypeError, AttributeError, UserError) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        if not frames:
-            raise
-        raise UserError(f"{path}:{frames[-1].lineno}: {error}") from error
-
-
-class _Block(str):
-    """Text that YAML writes line by line."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Plain YAML, and blocks of text."""
-
-
-_Dumper.add_representer(_Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+    except (TemplateError, TypeError, UserError) as error:
+        *_, frame = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == "<template>"]
+        raise UserError(f"{path}:{frame.lineno}: {error}") from error
 
 
 def al_folio(document, paper):
@@ -488,9 +429,9 @@ def al_folio(document, paper):
             {"name": name} | ({"subsections": [{"name": sub} for sub in below]} if below else {})
             for name, below in contents
         ],
-        "_styles": _Block(STYLES),
     }
-    written = yaml.dump(front, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    written = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
+    written += f"_styles: |\n{textwrap.indent(STYLES, '  ')}"
     parts = [document.opening, "\n".join(f"- {point}" for point in document.tldr), _anchored(document.body)]
     parts += ["## Appendices {#appendices}"] if document.appendices else []
     parts += [fold(AlFolio.details, name, _anchored(part)) for name, part in document.appendices]

@@ -6,11 +6,9 @@ from pathlib import Path
 
 from ..common.files import atomic, write_table
 from ..common.intervals import Interval
-from ..data import facts
-from ..figures.read import read_runs, read_table
-from ..recall import files as completion_files
-from ..tracing import files as trace_files
-from . import bibliography, claims, explorer, lab, numbers, page, post, provenance, report, sortable
+from ..figures.inputs import read_input
+from ..figures.read import read_table
+from . import bibliography, claims, explorer, lab, numbers, page, post, provenance, report
 
 
 def claims_file(inputs, output, *, config):
@@ -23,15 +21,11 @@ def claims_file(inputs, output, *, config):
 
 def explorer_file(inputs, output, *, models, steps, max_facts):
     """Choose what the explorer shows; `models` has each model's family, `inputs.traces` are folders of splits."""
-    folders = {
-        (Path(trained).parent.name, split.name): split for trained in inputs.traces for split in Path(trained).iterdir()
-    }
-    traced = {key: folder for key, folder in folders.items() if (folder / "outcomes.csv").is_file()}
     made = explorer.build(
         models,
         {fact["id"]: fact["name"] for fact in _lines(inputs.facts)},
         {Path(path).parent.name: _lines(path) for path in inputs.completions},
-        {key: trace_files.read(folder) for key, folder in traced.items()},
+        read_input("traces", inputs.traces),
         steps=steps,
         max_facts=max_facts,
     )
@@ -47,7 +41,7 @@ def post_files(inputs, output, *, config, makers, root):
     for kind, files, folder in (("figures", inputs.figures, output.images), ("tables", inputs.tables, output.tables)):
         Path(folder).mkdir(parents=True, exist_ok=True)
         for file in files:
-            if f"{kind}/{Path(file).name}" in document.labels.files:
+            if f"{kind}/{Path(file).name}" in document.files:
                 shutil.copyfile(file, Path(folder) / Path(file).name)
     shutil.copyfile(inputs.bibliography, output.bibliography)
     _write(post.al_folio(document, material.paper), output.post)
@@ -62,9 +56,9 @@ def lab_file(inputs, output, *, models, sampling, steps):
     made = lab.build(
         {name: folders[name] for name in lab.choose_models(models).values()},
         models,
-        facts.read_facts(inputs.facts),
-        {Path(path).stem: facts.read(path) for path in inputs.splits},
-        read_runs(completion_files.read, inputs.completions),
+        read_input("facts", inputs.facts),
+        read_input("splits", inputs.splits),
+        read_input("completions", inputs.completions),
         sampling=sampling,
         steps=steps,
     )
@@ -74,18 +68,20 @@ def lab_file(inputs, output, *, models, sampling, steps):
 def page_file(inputs, output, *, config, makers, root):
     """The page that stands alone, with the lab, or where the study has none, with the explorer."""
     material = collect_material(inputs, config, makers, root)
-    packed = _read_json(inputs.lab) if inputs.lab else None
-    if packed and "obstacle" not in packed:
-        made = _compose_page(inputs, material, "lab", lab=packed)
-        if len(made.encode()) <= page.MOST_BYTES_WITH_LAB:
+    packed = _read_json(inputs.lab) if inputs.lab else {}
+    obstacle = packed.get("obstacle")
+    if packed and not obstacle:
+        weights = {f"lab-weights-{name}": text for name, text in packed.pop("weights").items()}
+        made = _compose_page(inputs, material, "lab", {"lab-data": explorer.embed(packed), **weights})
+        if len(made.encode()) <= page.MOST_BYTES:
             return _write(made, output)
-        packed = {"obstacle": f"the page would take more than {page.MOST_BYTES_WITH_LAB // 10**6} MB"}
-    note = f"<p>This page has no lab: {post.text(packed['obstacle'])}.</p>\n" if packed else ""
+        obstacle = f"the page would take more than {page.MOST_BYTES // 10**6} MB"
+    note = f"<p>This page has no lab: {post.text(obstacle)}.</p>\n" if obstacle else ""
     data = _read_json(inputs.explorer) if inputs.explorer else {"cases": []}
-    return _write(_compose_page(inputs, material, "explorer", note=note, data=data), output)
+    return _write(_compose_page(inputs, material, "explorer", {"explorer-data": explorer.embed(data)}, note), output)
 
 
-def _compose_page(inputs, material, tool, *, note="", data=None, lab=None):
+def _compose_page(inputs, material, tool, data, note=""):
     """The page with a `tool`, "lab" or "explorer"; its script is made of those of all tools and its own."""
     texts = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in [*inputs.scripts, *inputs.tools]}
     own = ("lab_worker.js", "lab.js") if tool == "lab" else ("explorer.js",)
@@ -93,17 +89,16 @@ def _compose_page(inputs, material, tool, *, note="", data=None, lab=None):
         inputs.page,
         post.write(post.Page(note + texts[f"{tool}.html"]), material),
         material,
-        data=data or {"cases": []},
+        data=data,
         style=Path(inputs.style).read_text(encoding="utf-8"),
         script="\n".join(texts[name] for name in ("page.js", "drawing.js", *own)),
-        lab=lab,
     )
 
 
 def sortable_files(inputs, output):
     """A page for each table of Snakemake's report."""
     for table, made in zip(inputs.tables, output, strict=True):
-        _write(sortable.page(inputs.template, table), made)
+        _write(page.sortable(inputs.template, table), made)
 
 
 def collect_material(inputs, config, makers, root):
@@ -120,17 +115,18 @@ def collect_material(inputs, config, makers, root):
         sources = report.compose(config, shown, [name for name in tables if name != "claims"], bool(inputs.explorer))
         stated = [claim for claim in stated if verdicts[claim.id, "this"][1] != claims.NOT_MEASURED]
     runs, quantities = _runs(inputs, config), numbers.read_numbers(inputs.numbers) if inputs.sources else {}
+    alternatives = {Path(path).stem: Path(path).read_text(encoding="utf-8").strip() for path in inputs.alternatives}
     return post.Material(
         sources=sources,
         paper=config["paper"] | {key: sources[0].front[key] for key in ("title", "subtitle")},
         runs=runs,
-        numbers=quantities,
-        measured=numbers.measure_all(quantities, runs, inputs.numbers),
+        numbers=numbers.measure_all(quantities, runs, inputs.numbers),
         claims=stated,
         verdicts=verdicts,
-        figures=figures,
-        captions={name: post.find_figure(name).caption for name in figures},
-        alternatives={Path(path).stem: Path(path).read_text(encoding="utf-8").strip() for path in inputs.alternatives},
+        figures={
+            name: post.Figure(file, post.find_figure(name).caption, alternatives[name])
+            for name, file in figures.items()
+        },
         entries=bibliography.read(inputs.bibliography) if inputs.sources else {},
         origin=_provenance(inputs, config, makers, root),
         settings={key: value for key, value in config.items() if key != "paper"},
@@ -138,7 +134,7 @@ def collect_material(inputs, config, makers, root):
 
 
 def _runs(inputs, config):
-    """This run, the reference runs, and the tables beside the article: {name: Run}."""
+    """This run and the reference runs: {name: Run}."""
     models = {}
     for name, family in (("mdm", "diffusion"), ("ar", "autoregressive")):
         own = [model for model, settings in config["models"].items() if settings["family"] == family]
@@ -146,7 +142,7 @@ def _runs(inputs, config):
             models[name] = own[0]
     here = {Path(path).stem: path for path in inputs.tables}
     tables = [path for path in inputs.reference if path.endswith(".csv")]
-    return {"this": numbers.Run("this", here, models), **numbers.group_runs(tables)}
+    return {"this": numbers.Run(here, models), **numbers.group_runs(tables)}
 
 
 def _provenance(inputs, config, makers, root):
@@ -157,11 +153,7 @@ def _provenance(inputs, config, makers, root):
         commit=provenance.commit(root),
         makers={name: tuple(makers[path]) for name, path in files.items()},
         times={name: provenance.made(path) for name, path in files.items()},
-        runs={
-            Path(path).parent.name: json.loads(Path(path).read_text(encoding="utf-8"))
-            for path in inputs.reference
-            if path.endswith(".json")
-        },
+        runs={Path(path).parent.name: _read_json(path) for path in inputs.reference if path.endswith(".json")},
     )
 
 
