@@ -9,7 +9,6 @@ import storage_fixtures
 import torch
 from torch import nn
 
-from reversal.common.errors import UserError
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.storage import finetuned, gradients, transfer
@@ -183,12 +182,9 @@ def test_a_fact_is_relearned_from_a_network_that_has_forgotten_it():
     assert scores.loc[("reverse", "fact"), "after"] == pytest.approx(scores.loc[("reverse", "fact"), "before"], abs=0.1)
 
 
-def test_an_invented_subject_is_half_of_two_others_and_needs_two_words():
+def test_an_invented_subject_is_half_of_two_others():
     prompts = finetuned.Prompts(storage_fixtures.rows("name"))
     assert prompts.rows[finetuned.invented_id("p-0"), 0].prompt == "The name of a red singer is"
-    with pytest.raises(UserError, match="'Ada' is one word"):
-        options = {"kind": "insert", "settings": SETTINGS, "rng": random.Random(1)}
-        finetuned.plan_edits(storage_fixtures.tokenizer(), storage_fixtures.rows(), **options)
 
 
 @pytest.mark.parametrize("weights", ["all", "adapter"])
@@ -212,12 +208,10 @@ def test_gradients_of_shared_storage_are_similar_and_of_separate_storage_orthogo
             gradients.compute_gradients(lm, rows, facts)["mlp 0"] for rows in (FORWARD_ROWS, REVERSE_ROWS)
         )
         own, others = gradients._split_diagonal((forward @ reverse.T).numpy())
-        return own - others, gradients.permutation_p((forward @ reverse.T).numpy(), np.random.default_rng(0))
+        return own - others
 
-    difference, p = compare(True)
-    assert (difference > 0).all()
-    assert p < 0.001
-    assert np.allclose(compare(False)[0], 0)
+    assert (compare(True) > 0).all()
+    assert np.allclose(compare(False), 0)
 
 
 def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
@@ -237,44 +231,28 @@ def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
         assert not first.grad.any()
 
 
-def test_the_attention_of_a_prompt_correlates_with_itself():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=20), words, storage_fixtures.CANVAS)
-    rows = storage_fixtures.rows()
-    facts = sorted({row.fact for row in rows})
-    compared = gradients.compare_attention(lm, rows, rows, facts, rng=np.random.default_rng(0))
-    assert np.allclose(compared.cosine, 1)
-    assert compared.p.iloc[0] < 0.01
-    attention = gradients.attention_to_subject(lm, rows, facts)
-    assert ((attention > 0) & (attention < 1)).any()
-    assert lm.net.config._attn_implementation == "sdpa"
-
-
 def test_gradients_become_a_table_with_a_ceiling():
     words = storage_fixtures.tokenizer()
     lm = LanguageModel(storage_fixtures.network(words, causal=True, steps=20), words)
-    table = gradients.compare(lm, storage_fixtures.rows(), storage_fixtures.rows("name"), rng=np.random.default_rng(0))
+    table = gradients.compare(lm, storage_fixtures.rows(), storage_fixtures.rows("name"))
     run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
     summary = transfer.summarize_gradients(table.assign(**run))
-    assert set(summary.measure) == {"gradient", "attribution", "attention"}
-    summary = summary[summary.measure != "attribution"].set_index(["part", "against"])
+    assert set(summary.measure) == {"gradient", "attribution"}
+    summary = summary[summary.measure == "gradient"].set_index(["part", "against"])
     assert summary.loc[("all", "forward"), "value"] > summary.loc[("all", "reverse"), "value"]
-    assert summary.loc[("attention to the subject", "reverse"), "n"] == len(storage_fixtures.NAMES)
+    assert summary.loc[("all", "reverse"), "n"] == len(storage_fixtures.NAMES)
     assert summary.ci_low.le(summary.value).all()
 
 
 def test_with_no_facts_to_edit_the_tables_are_empty_with_all_columns():
     lm = make_associations(shared=True)
     edits = finetuned.make_all_edits(lm, FORWARD_ROWS, REVERSE_ROWS, dataclasses.replace(SETTINGS, max_facts=0))
-    compared = gradients.compare(lm, FORWARD_ROWS, REVERSE_ROWS, rng=np.random.default_rng(0), max_facts=0)
+    compared = gradients.compare(lm, FORWARD_ROWS, REVERSE_ROWS, max_facts=0)
     run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
-    for summarize, table, column in (
-        (transfer.summarize_edits, edits, "transfer"),
-        (transfer.summarize_gradients, compared, "p"),
-    ):
+    for summarize, table in ((transfer.summarize_edits, edits), (transfer.summarize_gradients, compared)):
         summary = summarize(table.assign(**run))
         assert summary.empty
-        assert column in summary
+        assert "transfer" in summary
 
 
 @pytest.mark.parametrize(
