@@ -232,14 +232,14 @@ def test_the_jackknife_covers_a_correlation(rng):
         without = without - without.mean(1, keepdims=True)
         products = without.swapaxes(1, 2) @ without
         without = products[:, 0, 1] / np.sqrt(products[:, 0, 0] * products[:, 1, 1])
-        interval = contrasts.jackknife(np.corrcoef(pairs.T)[0, 1], without, CHANGES)
+        interval = contrasts.jackknife(np.corrcoef(pairs.T)[0, 1], [without], bounded=True)
         covered += interval.low <= 0.6 <= interval.high
     assert 0.93 <= covered / TIMES <= 0.97
 
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_correlation_of_two_maps_is_covered_in_spite_of_their_noise(rng, paired):
-    covered, slopes, raw, ceilings = [], [], [], []
+    covered, raw, ceilings = [], [], []
     for _ in range(300):
         first, other = rng.standard_normal((2, 88))
         second = 0.95 * first + 0.3 * other
@@ -247,10 +247,9 @@ def test_the_correlation_of_two_maps_is_covered_in_spite_of_their_noise(rng, pai
         comparison = contrasts.compare_maps(first + noise[0], second + noise[1], rng=rng, paired=paired, halves=20)
         truth = np.corrcoef(first, second)[0, 1]
         covered.append(comparison.correlation.low <= truth <= comparison.correlation.high)
-        slopes.append(comparison.slope.low <= np.polyfit(first, second, 1)[0] <= comparison.slope.high)
         raw.append(comparison.raw)
         ceilings.append(comparison.ceiling)
-    assert 0.93 <= np.mean(covered) <= 0.98 and 0.93 <= np.mean(slopes) <= 0.98
+    assert 0.93 <= np.mean(covered) <= 0.98
     assert paired or np.mean(raw) < np.mean(ceilings) < 0.97
 
 

@@ -301,7 +301,7 @@ def _compare_geometry(halves, pairs, orders):
         first, second = PAIRS[pair]
         value = np.mean([_inner(*crossed) for crossed in _cross_halves(shapes[first], shapes[second])])
         without = np.mean([_inner(*crossed) for crossed in _cross_halves(left_out[first], left_out[second])], axis=0)
-        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
+        ends = contrasts.jackknife(value, [without], bounded=True)[1:]
         null = _permute_shapes(shapes[first], shapes[second], orders)
         finding = _make_finding(value, ends, null, _compute_ceiling(shapes[first], shapes[second], _inner))
         if not np.isnan(finding.ceiling):
@@ -327,7 +327,7 @@ def _compare_cosines(halves, pairs, orders):
         tables = [half @ other.T for half, other in _cross_halves(first, second)]
         value = np.mean([np.trace(table) for table in tables])
         without = np.mean([_cosine_leave_one_out(*crossed) for crossed in _cross_halves(first, second)], axis=0)
-        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
+        ends = contrasts.jackknife(value, [without], bounded=True)[1:]
         null = np.mean([permuted_diagonal_sums(table, orders) for table in tables], axis=0)
         ceiling = _compute_ceiling(first, second, lambda half, other: (half * other).sum())
         finding = _make_finding(value, ends, null, ceiling)
@@ -481,7 +481,7 @@ def _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng):
         same = np.mean([overlap(*two) for two in crossed], axis=0)
         null = np.mean([overlap(*two, repeated, permuted).reshape(count, -1) for two in crossed], axis=(0, 2))
         ceiling = _compute_ceiling(*(halves[side] for side in sides), lambda *two: overlap(*two).mean())
-        ends = contrasts.jackknife_halves(same, contrasts.CHANGES)[1:]
+        ends = contrasts.jackknife_halves(same)[1:]
         observed = same[:NULL_HALVES].mean()
         finding = _make_finding(same.mean(), ends, null, ceiling)
         if not np.isnan(finding.value):

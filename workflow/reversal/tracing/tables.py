@@ -194,7 +194,7 @@ def tabulate_maps(traces_by_seed, *, model, rng):
       "shared", "nowhere");
     - "plateau": each of the contiguous layers where the effect of all subject tokens is not significantly below its
       maximum;
-    - "correlation", "slope": with the map of an `other` corruption, seed or split, corrected for the maps' noise, which
+    - "correlation": with the map of an `other` corruption, seed or split, corrected for the maps' noise, which
       can take a correlation beyond 1; the other split asks the same question about people taught in the other
       direction, or the other question about the same people;
     - "raw": the correlation with that map, uncorrected. `ceiling` is what noise would leave of a correlation of 1;
@@ -276,9 +276,8 @@ def _correlate_maps(this_map, other_map, rng):
         return
     maps = _flatten_sites(effects), _flatten_sites(other_effects)
     similarity, n = contrasts.compare_maps(*maps, rng=rng, paired=bool(here)), len(effects)
-    for statistic in ("correlation", "slope"):
-        value = getattr(similarity, statistic)
-        yield {"statistic": statistic, "n": n, "value": value.estimate} | _interval_ends(value)
+    correlation = similarity.correlation
+    yield {"statistic": "correlation", "n": n, "value": correlation.estimate} | _interval_ends(correlation)
     yield {"statistic": "raw", "n": n, "value": similarity.raw, "ceiling": similarity.ceiling}
 
 
