@@ -93,9 +93,11 @@ def test_values_that_no_search_moved_are_left_out_and_where_most_are_the_directi
 
 
 def test_the_peak_takes_each_direction_at_its_own_layer(compared):
-    peak = compared["symmetry"][compared["symmetry"].layer == "peak"]
-    assert set(peak.layer_forward) == {1} and set(peak.layer_reverse) == {0}
+    table = compared["symmetry"].set_index(["layer", "statistic", "comparison"]).value
     assert set(compared["symmetry"].layer) == {"peak", "0", "1"}
+    within = [f"within {direction}: output at subject × value" for direction in vocabulary.DIRECTIONS]
+    for comparison, layer in zip(within, "10", strict=True):
+        assert table["peak", "debiased_cka", comparison] == table[layer, "debiased_cka", comparison]
 
 
 def test_every_comparison_and_space_comes_once_a_layer(compared):
