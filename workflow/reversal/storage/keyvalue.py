@@ -16,7 +16,6 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from ..common import batches
-from ..common.errors import UserError
 from ..data.facts import ANY_SPLIT
 from ..models import hooks, network
 from .compute_v import ValueOptimization, compute_v, prepare_batches
@@ -53,13 +52,10 @@ def extract_keyvalues(
     diffusion network's values are optimised over `partly_unmasked` further canvases per row that show a part of the
     answer, as the network sees when it answers in several steps.
 
-    `outcomes` has one row per fact: the template of its first row; the number of prefixes; the loss at v* and its terms
-    without their weights, nll, kl and change (the ratio that weight_decay weighs); p_before and p_after, the
-    probability of the answer without a prefix, with the MLP's own output and with v* (mean over the fact's rows);
-    norm_original and norm_value; steps, the number of updates that led to v*; and converged, whether p_after is at
-    least min_probability.
+    `outcomes` has one row per fact: the template of its first row; p_before and p_after, the probability of the answer
+    without a prefix, with the MLP's own output and with v* (mean over the fact's rows); steps, the number of updates
+    that led to v*; and converged, whether p_after is at least min_probability.
     """
-    _check_arguments(lm, rows, layers, prefixes)
     net = lm.net
     facts = list(dict.fromkeys(row.fact for row in rows))
     owned_rows = [(facts.index(row.fact), row) for row in rows]
@@ -94,21 +90,13 @@ def extract_keyvalues(
             fit = compute_v(net, originals[layer], *prepared, layer=layer, optimization=optimization, progress=progress)
         after, _ = score_answers(net, bare, layer=layer, values=fit.v_star)
         p_before, p_after = (mean_by_owner(log_p.exp(), bare) for log_p in (before, after))
-        nll, kl, change = fit.terms.tolist()
         outcomes = pd.DataFrame(
             {
                 "fact": facts,
                 "layer": layer,
                 "template": [next(row.template for row in rows if row.fact == fact) for fact in facts],
-                "prefixes": len(prefixes),
-                "loss": fit.loss.tolist(),
-                "nll": nll,
-                "kl": kl,
-                "change": change,
                 "p_before": p_before.tolist(),
                 "p_after": p_after.tolist(),
-                "norm_original": originals[layer].norm(dim=1).tolist(),
-                "norm_value": fit.v_star.norm(dim=1).tolist(),
                 "steps": fit.steps.tolist(),
                 "converged": (p_after >= optimization.min_probability).tolist(),
             }
@@ -228,18 +216,3 @@ def _record_means(net, sequences, record, selectors):
         name: mean_by_owner(torch.stack([by_number[i] for i in range(len(sequences))]), sequences)
         for name, by_number in vectors.items()
     }
-
-
-def _check_arguments(lm, rows, layers, prefixes):
-    if lm.net.training:
-        raise ValueError("the network is in training mode; call net.eval() first")
-    depth = lm.net.config.num_hidden_layers
-    for layer in layers:
-        if layer not in range(depth):
-            raise UserError(f"layer is {layer}; the network has layers 0–{depth - 1}")
-    if not prefixes:
-        raise UserError('prefixes is empty; use [""] for no prefix')
-    if not rows:
-        raise UserError("rows is empty; keys and values need at least one row")
-    if network.is_diffusion(lm.net) and not lm.canvas:
-        raise UserError("canvas is missing; set it to the number of tokens of the diffusion network's canvas")
