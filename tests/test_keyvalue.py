@@ -202,13 +202,6 @@ def test_several_layers_at_once_equal_one_at_a_time(networks, words, one_row_eac
         assert torch.allclose(extraction.v_star, single.v_star, atol=1e-5)
 
 
-def test_rows_of_one_fact_share_a_value(networks, words, one_row_each):
-    rows = storage_fixtures.rows()
-    extraction = extract(networks["ar"], words, rows, steps=1)
-    assert extraction.facts == [row.fact for row in one_row_each]
-    assert len(extraction.v_star) == len(extraction.k_star) == len(extraction.outcomes) == len(one_row_each)
-
-
 def test_a_value_converged_if_its_answer_reaches_the_minimum_probability(networks, words, swapped):
     outcomes = extract(networks["trained ar"], words, swapped, steps=3, min_probability=0.2).outcomes
     assert outcomes.converged.tolist() == (outcomes.p_after >= 0.2).tolist()

@@ -45,28 +45,24 @@ def extract_keyvalues(
     partly_unmasked: int = 0,
     job=None,
 ) -> list[Extraction]:
-    """The keys and values of the facts in `rows`, as one `Extraction` for each of `layers`.
+    """The keys and values of the facts in `rows`, one row each, as an `Extraction` for each of `layers`.
 
-    Rows of one `fact` share a key and a value; ROME has one row per fact. `prefixes` are texts as from
-    `sample_prefixes`. Keys are read, and values put, at the token with the `role`, of `scoring.locate_roles`. A masked
-    diffusion network's values are optimised over `partly_unmasked` further canvases per row that show a part of the
-    answer, as the network sees when it answers in several steps.
+    `prefixes` are texts as from `sample_prefixes`. Keys are read, and values put, at the token with the `role`, of
+    `scoring.locate_roles`. A masked diffusion network's values are optimised over `partly_unmasked` further canvases
+    per row that show a part of the answer, as the network sees when it answers in several steps.
 
-    `outcomes` has one row per fact: the template of its first row; p_before and p_after, the probability of the answer
-    without a prefix, with the MLP's own output and with v* (mean over the fact's rows); steps, the number of updates
-    that led to v*; and converged, whether p_after is at least min_probability.
+    `outcomes` has one row per fact: its template; p_before and p_after, the probability of the answer without a prefix,
+    with the MLP's own output and with v*; steps, the number of updates that led to v*; and converged, whether p_after
+    is at least min_probability.
     """
     net = lm.net
-    facts = list(dict.fromkeys(row.fact for row in rows))
-    owned_rows = [(facts.index(row.fact), row) for row in rows]
-    subjects = list(dict.fromkeys((owner, row.subject_text) for owner, row in owned_rows))
-    bare = [encode_question(lm, row, owner=owner, role=role) for owner, row in owned_rows]
+    bare = [encode_question(lm, row, owner=i, role=role) for i, row in enumerate(rows)]
     prefixed = [
-        encode_question(lm, row, prefix, owner=owner, role=role) for owner, row in owned_rows for prefix in prefixes
+        encode_question(lm, row, prefix, owner=i, role=role) for i, row in enumerate(rows) for prefix in prefixes
     ]
     # The KL prompt protects what the network says about the subject, so it needs a value at a subject token.
     kl_prompts = (
-        [encode_kl_prompt(lm, subject, owner=owner, role=role) for owner, subject in subjects]
+        [encode_kl_prompt(lm, row.subject_text, owner=i, role=role) for i, row in enumerate(rows)]
         if "subject" in role
         else []
     )
@@ -83,22 +79,21 @@ def extract_keyvalues(
     originals = read_at_lookup(net, bare, hooks.record_outputs, mlps)
     before, _ = score_answers(net, bare)
     prepared = [prepare_batches(net, sequences, layers) for sequences in (questions, kl_prompts)]
-    extractions = []
+    facts, extractions = [row.fact for row in rows], []
     for layer in layers:
         label = f"values at layer {layer}"
         with job.progress(optimization.steps, label, "steps") if job else nullcontext() as progress:
             fit = compute_v(net, originals[layer], *prepared, layer=layer, optimization=optimization, progress=progress)
         after, _ = score_answers(net, bare, layer=layer, values=fit.v_star)
-        p_before, p_after = (mean_by_owner(log_p.exp(), bare) for log_p in (before, after))
         outcomes = pd.DataFrame(
             {
                 "fact": facts,
                 "layer": layer,
-                "template": [next(row.template for row in rows if row.fact == fact) for fact in facts],
-                "p_before": p_before.tolist(),
-                "p_after": p_after.tolist(),
+                "template": [row.template for row in rows],
+                "p_before": before.exp().tolist(),
+                "p_after": after.exp().tolist(),
                 "steps": fit.steps.tolist(),
-                "converged": (p_after >= optimization.min_probability).tolist(),
+                "converged": (after.exp() >= optimization.min_probability).tolist(),
             }
         )
         arrays = (k_star[layer], fit.v_star, originals[layer])
