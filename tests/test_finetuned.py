@@ -131,9 +131,8 @@ def test_an_edit_transfers_to_held_out_templates():
 
 @pytest.mark.parametrize(("causal", "weights"), [(False, "all"), (True, "all"), (False, "adapter")])
 def test_edits_are_undone_and_the_same_seed_gives_the_same_table(causal, weights):
-    words = storage_fixtures.tokenizer()
-    net = storage_fixtures.network(words, causal=causal, steps=20)
-    lm = LanguageModel(net, words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model(causal=causal, steps=20)
+    net = lm.net
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
     settings = dataclasses.replace(SETTINGS, weights=(weights,), max_facts=2, steps=(2,), learning_rate=1e-3)
     tables = [
@@ -148,11 +147,10 @@ def test_edits_are_undone_and_the_same_seed_gives_the_same_table(causal, weights
 
 @pytest.mark.parametrize("weights", ["mlp", "attention", "layer 1", "adapter"])
 def test_an_edit_changes_only_the_named_weights(weights):
-    words = storage_fixtures.tokenizer()
-    net = storage_fixtures.network(words, causal=False)
+    lm = storage_fixtures.language_model()
+    net = lm.net
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
     part = {"mlp": ".mlp.", "attention": ".self_attn.", "layer 1": "layers.1.", "adapter": ".lora_"}[weights]
-    lm = LanguageModel(net, words, storage_fixtures.CANVAS)
     with finetuned.fine_tune(lm, storage_fixtures.rows()[:2], [], weights, SETTINGS) as train:
         train(2)
         after = {name.replace(".base_layer", ""): parameter for name, parameter in net.named_parameters()}
@@ -162,10 +160,9 @@ def test_an_edit_changes_only_the_named_weights(weights):
 
 
 def test_tracing_finds_a_part_that_brings_the_answer_to_the_masks():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=60), words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model(steps=60)
     options = {"kind": "replace", "settings": SETTINGS, "rng": random.Random(1)}
-    edits = finetuned.plan_edits(words, storage_fixtures.rows(), **options)
+    edits = finetuned.plan_edits(lm.tokenizer, storage_fixtures.rows(), **options)
     found = finetuned.find_traced_part(lm, edits, finetuned.Prompts(storage_fixtures.rows()))
     # The first block does not attend, so its parts know the subject at the subject alone.
     assert found in set(network.parts(lm.net)) - {"attention 0", "mlp 0"}
@@ -189,8 +186,7 @@ def test_an_invented_subject_is_half_of_two_others():
 
 @pytest.mark.parametrize("weights", ["all", "adapter"])
 def test_an_inserted_person_gets_the_answer_of_the_target(weights):
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=20), words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model(steps=20)
     options = {"weights": weights, "settings": dataclasses.replace(SETTINGS, max_facts=2, learning_rate=1e-2)}
     table = finetuned.make_edits(
         lm, storage_fixtures.rows("name"), storage_fixtures.rows(), kind="insert", rng=random.Random(1), **options
@@ -215,8 +211,7 @@ def test_gradients_of_shared_storage_are_similar_and_of_separate_storage_orthogo
 
 
 def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False), words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model()
     rows = storage_fixtures.rows()[:2]
     batches = collate(lm.net, [encode_question(lm, row) for row in rows])
     matrix = network.layers(lm.net)[1].mlp.up_proj
@@ -232,8 +227,7 @@ def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
 
 
 def test_gradients_become_a_table_with_a_ceiling():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=True, steps=20), words)
+    lm = storage_fixtures.language_model(causal=True, steps=20)
     table = gradients.compare(lm, storage_fixtures.rows(), storage_fixtures.rows("name"))
     run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
     summary = transfer.summarize_gradients(table.assign(**run))
