@@ -71,6 +71,12 @@ def network(words, *, causal, steps=0):
     return net
 
 
+def language_model(*, causal=False, steps=0):
+    """A `network` with its tokenizer."""
+    words = tokenizer()
+    return scoring.LanguageModel(network(words, causal=causal, steps=steps), words, CANVAS)
+
+
 def has_no_hooks(net):
     """Whether no module of a network has a forward hook or a replaced `forward`."""
     return not any(module._forward_hooks or "forward" in vars(module) for module in net.modules())

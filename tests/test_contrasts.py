@@ -84,11 +84,6 @@ def test_no_bound_is_beyond_that_of_identical_answers(rng, facts, templates):
     assert interval.low[-1] == pytest.approx(1 - interval.high[0])
 
 
-def test_an_interval_over_facts_alone_does_not_cover_varied_templates(rng):
-    values, facts, _ = simulate_answers(rng, 1, draw_effects(rng, 30, 0, 0), draw_effects(rng, 10, 0.7, 1))
-    assert coverage(contrasts.mean(Sample(values, facts), SHARES), expected_share(1, 0.7)) < 0.7
-
-
 @pytest.mark.parametrize("shared", ["facts and templates", "templates", "facts"])
 @pytest.mark.parametrize("eases", [(1.5, 1), (2, 0.5)])
 def test_a_difference_is_covered_whatever_its_samples_share(rng, shared, eases):
@@ -232,14 +227,14 @@ def test_the_jackknife_covers_a_correlation(rng):
         without = without - without.mean(1, keepdims=True)
         products = without.swapaxes(1, 2) @ without
         without = products[:, 0, 1] / np.sqrt(products[:, 0, 0] * products[:, 1, 1])
-        interval = contrasts.jackknife(np.corrcoef(pairs.T)[0, 1], without, CHANGES)
+        interval = contrasts.jackknife(np.corrcoef(pairs.T)[0, 1], [without], bounded=True)
         covered += interval.low <= 0.6 <= interval.high
     assert 0.93 <= covered / TIMES <= 0.97
 
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_correlation_of_two_maps_is_covered_in_spite_of_their_noise(rng, paired):
-    covered, slopes, raw, ceilings = [], [], [], []
+    covered, raw, ceilings = [], [], []
     for _ in range(300):
         first, other = rng.standard_normal((2, 88))
         second = 0.95 * first + 0.3 * other
@@ -247,10 +242,9 @@ def test_the_correlation_of_two_maps_is_covered_in_spite_of_their_noise(rng, pai
         comparison = contrasts.compare_maps(first + noise[0], second + noise[1], rng=rng, paired=paired, halves=20)
         truth = np.corrcoef(first, second)[0, 1]
         covered.append(comparison.correlation.low <= truth <= comparison.correlation.high)
-        slopes.append(comparison.slope.low <= np.polyfit(first, second, 1)[0] <= comparison.slope.high)
         raw.append(comparison.raw)
         ceilings.append(comparison.ceiling)
-    assert 0.93 <= np.mean(covered) <= 0.98 and 0.93 <= np.mean(slopes) <= 0.98
+    assert 0.93 <= np.mean(covered) <= 0.98
     assert paired or np.mean(raw) < np.mean(ceilings) < 0.97
 
 
@@ -299,10 +293,6 @@ def test_a_correlation_corrected_for_noise_is_not_cut_off_at_1(rng):
         for _ in range(60)
     ]
     assert max(found) > 1 and np.mean(found) == pytest.approx(1, abs=0.02)
-
-
-def test_maps_of_too_few_cells_are_not_compared(rng):
-    assert np.isnan(contrasts.compare_maps(np.ones((5, 2)), np.ones((5, 2)), rng=rng).raw)
 
 
 def test_a_mean_over_networks_covers_the_mean_of_all_such_networks(rng):

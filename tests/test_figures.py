@@ -203,7 +203,8 @@ def make_similarities(seed, base):
     rng = np.random.default_rng(seed)
     sides = sorted({side for pair in storage_vocabulary.PAIRS.values() for side in pair})
     arrays = {side: rng.random((4, 10, 5)) for side in sides if not base or "value" not in side}
-    compared = statistics.compare_all(arrays, components=2, permutations=90, rng=rng)
+    options = {"pairs": tuple(storage_vocabulary.PAIRS), "groups": np.zeros(10), "components": 2}
+    compared = statistics.compare_all(arrays, **options, permutations=90, rng=rng)
     points = statistics.pca_pairs(arrays, pairs=storage_vocabulary.SHOWN_COMPARISONS)
     return compared, statistics.spectra(arrays), points
 

@@ -9,7 +9,6 @@ import storage_fixtures
 import torch
 from torch import nn
 
-from reversal.common.errors import UserError
 from reversal.data.facts import Row
 from reversal.models import network, tokens
 from reversal.storage import finetuned, gradients, transfer
@@ -132,9 +131,8 @@ def test_an_edit_transfers_to_held_out_templates():
 
 @pytest.mark.parametrize(("causal", "weights"), [(False, "all"), (True, "all"), (False, "adapter")])
 def test_edits_are_undone_and_the_same_seed_gives_the_same_table(causal, weights):
-    words = storage_fixtures.tokenizer()
-    net = storage_fixtures.network(words, causal=causal, steps=20)
-    lm = LanguageModel(net, words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model(causal=causal, steps=20)
+    net = lm.net
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
     settings = dataclasses.replace(SETTINGS, weights=(weights,), max_facts=2, steps=(2,), learning_rate=1e-3)
     tables = [
@@ -149,11 +147,10 @@ def test_edits_are_undone_and_the_same_seed_gives_the_same_table(causal, weights
 
 @pytest.mark.parametrize("weights", ["mlp", "attention", "layer 1", "adapter"])
 def test_an_edit_changes_only_the_named_weights(weights):
-    words = storage_fixtures.tokenizer()
-    net = storage_fixtures.network(words, causal=False)
+    lm = storage_fixtures.language_model()
+    net = lm.net
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
     part = {"mlp": ".mlp.", "attention": ".self_attn.", "layer 1": "layers.1.", "adapter": ".lora_"}[weights]
-    lm = LanguageModel(net, words, storage_fixtures.CANVAS)
     with finetuned.fine_tune(lm, storage_fixtures.rows()[:2], [], weights, SETTINGS) as train:
         train(2)
         after = {name.replace(".base_layer", ""): parameter for name, parameter in net.named_parameters()}
@@ -163,10 +160,9 @@ def test_an_edit_changes_only_the_named_weights(weights):
 
 
 def test_tracing_finds_a_part_that_brings_the_answer_to_the_masks():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=60), words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model(steps=60)
     options = {"kind": "replace", "settings": SETTINGS, "rng": random.Random(1)}
-    edits = finetuned.plan_edits(words, storage_fixtures.rows(), **options)
+    edits = finetuned.plan_edits(lm.tokenizer, storage_fixtures.rows(), **options)
     found = finetuned.find_traced_part(lm, edits, finetuned.Prompts(storage_fixtures.rows()))
     # The first block does not attend, so its parts know the subject at the subject alone.
     assert found in set(network.parts(lm.net)) - {"attention 0", "mlp 0"}
@@ -183,18 +179,14 @@ def test_a_fact_is_relearned_from_a_network_that_has_forgotten_it():
     assert scores.loc[("reverse", "fact"), "after"] == pytest.approx(scores.loc[("reverse", "fact"), "before"], abs=0.1)
 
 
-def test_an_invented_subject_is_half_of_two_others_and_needs_two_words():
+def test_an_invented_subject_is_half_of_two_others():
     prompts = finetuned.Prompts(storage_fixtures.rows("name"))
     assert prompts.rows[finetuned.invented_id("p-0"), 0].prompt == "The name of a red singer is"
-    with pytest.raises(UserError, match="'Ada' is one word"):
-        options = {"kind": "insert", "settings": SETTINGS, "rng": random.Random(1)}
-        finetuned.plan_edits(storage_fixtures.tokenizer(), storage_fixtures.rows(), **options)
 
 
 @pytest.mark.parametrize("weights", ["all", "adapter"])
 def test_an_inserted_person_gets_the_answer_of_the_target(weights):
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=20), words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model(steps=20)
     options = {"weights": weights, "settings": dataclasses.replace(SETTINGS, max_facts=2, learning_rate=1e-2)}
     table = finetuned.make_edits(
         lm, storage_fixtures.rows("name"), storage_fixtures.rows(), kind="insert", rng=random.Random(1), **options
@@ -212,17 +204,14 @@ def test_gradients_of_shared_storage_are_similar_and_of_separate_storage_orthogo
             gradients.compute_gradients(lm, rows, facts)["mlp 0"] for rows in (FORWARD_ROWS, REVERSE_ROWS)
         )
         own, others = gradients._split_diagonal((forward @ reverse.T).numpy())
-        return own - others, gradients.permutation_p((forward @ reverse.T).numpy(), np.random.default_rng(0))
+        return own - others
 
-    difference, p = compare(True)
-    assert (difference > 0).all()
-    assert p < 0.001
-    assert np.allclose(compare(False)[0], 0)
+    assert (compare(True) > 0).all()
+    assert np.allclose(compare(False), 0)
 
 
 def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False), words, storage_fixtures.CANVAS)
+    lm = storage_fixtures.language_model()
     rows = storage_fixtures.rows()[:2]
     batches = collate(lm.net, [encode_question(lm, row) for row in rows])
     matrix = network.layers(lm.net)[1].mlp.up_proj
@@ -237,44 +226,27 @@ def test_an_adapter_s_gradients_are_random_projections_of_the_network_s_own():
         assert not first.grad.any()
 
 
-def test_the_attention_of_a_prompt_correlates_with_itself():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=False, steps=20), words, storage_fixtures.CANVAS)
-    rows = storage_fixtures.rows()
-    facts = sorted({row.fact for row in rows})
-    compared = gradients.compare_attention(lm, rows, rows, facts, rng=np.random.default_rng(0))
-    assert np.allclose(compared.cosine, 1)
-    assert compared.p.iloc[0] < 0.01
-    attention = gradients.attention_to_subject(lm, rows, facts)
-    assert ((attention > 0) & (attention < 1)).any()
-    assert lm.net.config._attn_implementation == "sdpa"
-
-
 def test_gradients_become_a_table_with_a_ceiling():
-    words = storage_fixtures.tokenizer()
-    lm = LanguageModel(storage_fixtures.network(words, causal=True, steps=20), words)
-    table = gradients.compare(lm, storage_fixtures.rows(), storage_fixtures.rows("name"), rng=np.random.default_rng(0))
+    lm = storage_fixtures.language_model(causal=True, steps=20)
+    table = gradients.compare(lm, storage_fixtures.rows(), storage_fixtures.rows("name"))
     run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
     summary = transfer.summarize_gradients(table.assign(**run))
-    assert set(summary.measure) == {"gradient", "attribution", "attention"}
-    summary = summary[summary.measure != "attribution"].set_index(["part", "against"])
+    assert set(summary.measure) == {"gradient", "attribution"}
+    summary = summary[summary.measure == "gradient"].set_index(["part", "against"])
     assert summary.loc[("all", "forward"), "value"] > summary.loc[("all", "reverse"), "value"]
-    assert summary.loc[("attention to the subject", "reverse"), "n"] == len(storage_fixtures.NAMES)
+    assert summary.loc[("all", "reverse"), "n"] == len(storage_fixtures.NAMES)
     assert summary.ci_low.le(summary.value).all()
 
 
 def test_with_no_facts_to_edit_the_tables_are_empty_with_all_columns():
     lm = make_associations(shared=True)
     edits = finetuned.make_all_edits(lm, FORWARD_ROWS, REVERSE_ROWS, dataclasses.replace(SETTINGS, max_facts=0))
-    compared = gradients.compare(lm, FORWARD_ROWS, REVERSE_ROWS, rng=np.random.default_rng(0), max_facts=0)
+    compared = gradients.compare(lm, FORWARD_ROWS, REVERSE_ROWS, max_facts=0)
     run = {"model": "m", "seed": 1, "stage": "seed_1", "group": "both", "edited": "p2d"}
-    for summarize, table, column in (
-        (transfer.summarize_edits, edits, "transfer"),
-        (transfer.summarize_gradients, compared, "p"),
-    ):
+    for summarize, table in ((transfer.summarize_edits, edits), (transfer.summarize_gradients, compared)):
         summary = summarize(table.assign(**run))
         assert summary.empty
-        assert column in summary
+        assert "transfer" in summary
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,6 @@ def test_a_value_makes_its_answer_more_probable(name, threshold, networks, words
     outcomes = extract(networks[name], words, swapped).outcomes
     assert (outcomes.p_after > outcomes.p_before).all()
     assert outcomes.p_after.mean() > threshold > outcomes.p_before.mean() or not threshold
-    assert (outcomes.norm_value > 0).all()
     assert storage_fixtures.has_no_hooks(networks[name])
 
 
@@ -84,30 +83,28 @@ def test_a_network_that_knows_the_answer_keeps_its_own_output_as_the_value(name,
     assert (known.outcomes.steps == 0).all()
 
 
-@pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
-def test_the_prediction_after_the_kl_prompt_changes_less_with_the_kl_term(name, networks, words, swapped):
-    unregularised, regularised = (
-        extract(networks[name], words, swapped, kl_factor=weight).outcomes for weight in (0.0, 100.0)
-    )
-    assert regularised.kl.mean() < 0.7 * unregularised.kl.mean()
+def test_the_prediction_after_the_kl_prompt_changes_less_with_the_kl_term(networks, words, swapped):
+    for name in ("trained mdm", "trained ar"):
+        lm = LanguageModel(networks[name], words, CANVAS)
+        prompts = [scoring.encode_kl_prompt(lm, row.subject_text, owner=i) for i, row in enumerate(swapped)]
+        [batch] = scoring.collate(lm.net, prompts)
+        divergences = []
+        for weight in (0.0, 100.0):
+            value = extract(lm.net, words, swapped, kl_factor=weight).v_star
+            with torch.no_grad():
+                log_p = scoring.log_probabilities(lm.net, batch, layer=0, values=value)
+                divergences.append((log_p.exp() * (log_p - scoring.log_probabilities(lm.net, batch))).sum(-1).mean())
+        assert divergences[1] < 0.7 * divergences[0]
 
 
-def test_weight_decay_keeps_values_close_to_the_original_output(networks, words, swapped):
-    unregularised, regularised = (
-        extract(networks["trained ar"], words, swapped, weight_decay=decay).outcomes for decay in (0.0, 1.0)
-    )
-    assert regularised.change.mean() < 0.7 * unregularised.change.mean()
-
-
-def test_no_value_is_further_away_than_the_clamp(networks, words, swapped):
-    extraction = extract(networks["trained ar"], words, swapped, clamp_norm_factor=0.5, weight_decay=0.0)
-    distance = (extraction.v_star - extraction.original).norm(dim=1)
-    assert (distance <= 0.5 * extraction.original.norm(dim=1) * 1.0001).all()
-    assert torch.allclose(
-        distance.square() / extraction.original.norm(dim=1).square(),
-        torch.tensor(extraction.outcomes.change).float(),
-        rtol=1e-3,
-    )
+@pytest.mark.parametrize(("option", "weights"), [("weight_decay", (0.0, 1.0)), ("clamp_norm_factor", (4.0, 0.5))])
+def test_weight_decay_and_the_clamp_keep_values_close_to_the_original_output(option, weights, networks, words, swapped):
+    distances = []
+    for weight in weights:
+        extraction = extract(networks["trained ar"], words, swapped, **({"weight_decay": 0.0} | {option: weight}))
+        distances.append((extraction.v_star - extraction.original).norm(dim=1) / extraction.original.norm(dim=1))
+    assert distances[1].mean() < 0.85 * distances[0].mean()
+    assert option == "weight_decay" or (distances[1] <= 0.5001).all()
 
 
 def naive_compute_v(net, words, row, layer, steps, learning_rate, weights):
@@ -150,7 +147,7 @@ def naive_compute_v(net, words, row, layer, steps, learning_rate, weights):
         kl = (predicted.exp() * (predicted - reference)).sum()
         change = (value - original).square().sum() / original.square().sum()
         loss = weights[0] * nll + weights[1] * kl + weights[2] * change
-        history.append((loss.item(), value.detach().clone(), nll.item(), kl.item()))
+        history.append((loss.item(), value.detach().clone()))
         optimizer.zero_grad()
         loss.backward()
         net.zero_grad()
@@ -162,11 +159,8 @@ def naive_compute_v(net, words, row, layer, steps, learning_rate, weights):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_batched_optimisation_equals_a_naive_one(name, layer, networks, words, swapped):
     extraction = extract(networks[name], words, swapped, prefixes=PREFIXES, layers=[layer], steps=2, learning_rate=0.1)
-    loss, value, nll, kl = naive_compute_v(networks[name], words, swapped[5], layer, 2, 0.1, (1.0, 0.0625, 0.02))
+    _, value = naive_compute_v(networks[name], words, swapped[5], layer, 2, 0.1, (1.0, 0.0625, 0.02))
     assert torch.allclose(extraction.v_star[5], value, rtol=1e-3, atol=1e-4)
-    assert extraction.outcomes.loc[5, ["loss", "nll", "kl"]].tolist() == pytest.approx(
-        [loss, nll, kl], rel=1e-3, abs=1e-4
-    )
 
 
 @pytest.mark.parametrize("name", ["trained mdm", "trained ar"])
@@ -206,20 +200,6 @@ def test_several_layers_at_once_equal_one_at_a_time(networks, words, one_row_eac
         [single] = extract_all(networks["mdm"], words, one_row_each, layers=[extraction.layer], **settings)
         assert torch.equal(extraction.k_star, single.k_star)
         assert torch.allclose(extraction.v_star, single.v_star, atol=1e-5)
-
-
-def test_rows_of_one_fact_share_a_value(networks, words, one_row_each):
-    rows = storage_fixtures.rows()
-    extraction = extract(networks["ar"], words, rows, steps=1)
-    assert extraction.facts == [row.fact for row in one_row_each]
-    assert len(extraction.v_star) == len(extraction.k_star) == len(extraction.outcomes) == len(one_row_each)
-
-
-def test_an_optimisation_that_fails_is_reported(networks, words, swapped):
-    outcomes = extract(networks["trained ar"], words, swapped, steps=1, learning_rate=1e-4).outcomes
-    assert not outcomes.converged.any()
-    assert (outcomes.p_after < 0.5).all()
-    assert (outcomes.loss >= outcomes.nll).all()
 
 
 def test_a_value_converged_if_its_answer_reaches_the_minimum_probability(networks, words, swapped):
@@ -326,9 +306,9 @@ def test_vectors_are_the_same_after_writing_and_reading(written):
             assert (vectors.arrays[name] == array).all() and array.shape[:2] == (3, 8)  # as many parts as templates
     values = stored[2].arrays["value"]
     assert all((values[half] == of_layers[0].v_star.numpy()).all() for half, of_layers in enumerate(extractions))
-    assert stored[2].converged == facts
+    assert stored.find_searched(2)[0] == facts
     assert stored[2].searched == [fact for fact in facts if fact != "p-2"]
-    assert stored[0].converged == stored[0].searched == []
+    assert stored.find_searched(0) == ([], [])
 
 
 def test_pairs_hold_the_facts_whose_values_converged_after_a_search_in_both_directions_in_one_order(written):
@@ -409,7 +389,6 @@ def test_a_value_can_be_optimised_at_any_token_of_the_prompt(networks, words, sw
     for role in ("first subsequent", scoring.LAST_SUBJECT):
         extraction = extract(net, words, swapped, role=role)
         assert extraction.outcomes.p_after.mean() > extraction.outcomes.p_before.mean(), role
-        assert (extraction.outcomes.kl.sum() > 0) == ("subject" in role)
 
 
 def test_roles_are_positions_of_the_prompt_in_order():
@@ -438,27 +417,6 @@ def test_partly_unmasked_canvases_change_the_values_of_an_mdm_only(networks, wor
         assert torch.equal(masked.v_star, partly.v_star) == is_same
 
 
-# Errors
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": [3]}, "layers 0–2"),
-        ({"steps": 0}, "steps is 0"),
-        ({"prefixes": []}, "prefixes is empty"),
-        ({"canvas": None}, "canvas"),
-        ({"canvas": 5}, "the canvas holds 5"),
-    ],
-)
-def test_an_invalid_setting_is_rejected_with_a_message(options, message, networks, words, one_row_each):
-    with pytest.raises(UserError, match=message):
-        extract(networks["mdm"], words, one_row_each, **options)
-
-
-def test_no_rows_and_training_mode_are_rejected(networks, words, one_row_each):
-    with pytest.raises(UserError, match="rows is empty"):
-        extract(networks["mdm"], words, [])
-    net = storage_fixtures.network(words, causal=True).train()
-    with pytest.raises(ValueError, match="training mode"):
-        extract(net, words, one_row_each)
+def test_a_canvas_that_is_too_small_is_rejected(networks, words, one_row_each):
+    with pytest.raises(UserError, match="the canvas holds 5"):
+        extract(networks["mdm"], words, one_row_each, canvas=5)

@@ -1,6 +1,5 @@
 """Which layers and which facts each comparison uses."""
 
-import dataclasses
 import tracemalloc
 from types import SimpleNamespace
 
@@ -15,11 +14,10 @@ from reversal.storage import vocabulary
 FACTS = [f"both-{i:02}" for i in range(12)]
 PAIRS = [("both_p2d", "both_d2p")]
 STATISTICS = storage_tables.Statistics(components=2, permutations=100, seed=1)
-PEAKS = {"mdm/seed_1": {"p2d": 1, "d2p": 0}}
 
 
-def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0, unmoved=()):
-    """Write random vectors of twelve facts to `path`, with values in `value_layers` (None: in all layers)."""
+def write_vectors(path, layers, unconverged=(), seed=0, unmoved=()):
+    """Write random vectors of twelve facts to `path`, with values in all layers."""
     rng = np.random.default_rng(seed)
     widths = {"key": 6, "output": 4, "state": 4}
     activations = {
@@ -31,7 +29,7 @@ def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0, unmov
         for layer in layers
     }
     extractions = [[] for _ in range(2)]
-    for layer in layers if value_layers is None else value_layers:
+    for layer in layers:
         for of_templates in extractions:
             converged = [fact not in unconverged for fact in FACTS]
             steps = [0 if fact in unmoved else 3 for fact in FACTS]
@@ -41,14 +39,17 @@ def write_vectors(path, layers, unconverged=(), value_layers=None, seed=0, unmov
     storage_files.write_vectors(FACTS, activations, extractions, path)
 
 
+def compare(folder, peaks=None, job=None):
+    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": STATISTICS, "job": job}
+    return storage_tables.compare({"mdm/seed_1": folder}, peaks={"mdm/seed_1": peaks or {}}, **options)
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keyvalue")
     for number, (split, unconverged) in enumerate((("both_p2d", FACTS[:1]), ("both_d2p", FACTS[1:3]))):
-        write_vectors(folder / f"{split}.safetensors", (0, 1), unconverged, value_layers=(0, 1), seed=number)
-    groups = dict.fromkeys(FACTS, "both")
-    options = {"pairs": PAIRS, "groups": groups, "statistics": STATISTICS}
-    return storage_tables.compare({"mdm/seed_1": folder}, peaks=PEAKS, **options)
+        write_vectors(folder / f"{split}.safetensors", (0, 1), unconverged, seed=number)
+    return compare(folder, {"p2d": 1, "d2p": 0})
 
 
 def test_one_layer_at_a_time_is_in_memory(tmp_path):
@@ -79,9 +80,7 @@ def test_values_that_no_search_moved_are_left_out_and_where_most_are_the_directi
     for number, split in enumerate(PAIRS[0]):
         moved = () if number == 0 else FACTS[:unmoved]
         write_vectors(tmp_path / f"{split}.safetensors", (0,), unconverged=FACTS[-1:], unmoved=moved, seed=number)
-    few = dataclasses.replace(STATISTICS, permutations=9)
-    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
-    table = storage_tables.compare({"mdm/seed_1": tmp_path}, peaks={"mdm/seed_1": {}}, **options)["symmetry"]
+    table = compare(tmp_path)["symmetry"]
     counts = table[table.statistic == vocabulary.PRIMARY_STATISTIC].set_index("comparison").n
     name, description = vocabulary.PRIMARY_COMPARISONS.values()
     if unmoved == 2:
@@ -93,9 +92,11 @@ def test_values_that_no_search_moved_are_left_out_and_where_most_are_the_directi
 
 
 def test_the_peak_takes_each_direction_at_its_own_layer(compared):
-    peak = compared["symmetry"][compared["symmetry"].layer == "peak"]
-    assert set(peak.layer_forward) == {1} and set(peak.layer_reverse) == {0}
+    table = compared["symmetry"].set_index(["layer", "statistic", "comparison"]).value
     assert set(compared["symmetry"].layer) == {"peak", "0", "1"}
+    within = [f"within {direction}: output at subject × value" for direction in vocabulary.DIRECTIONS]
+    for comparison, layer in zip(within, "10", strict=True):
+        assert table["peak", "debiased_cka", comparison] == table[layer, "debiased_cka", comparison]
 
 
 def test_every_comparison_and_space_comes_once_a_layer(compared):
@@ -111,25 +112,13 @@ def test_every_comparison_and_space_comes_once_a_layer(compared):
 def test_layers_compared_in_parallel_give_the_same_tables(tmp_path):
     for split in PAIRS[0]:
         write_vectors(tmp_path / f"{split}.safetensors", (0, 1))
-    few, messages = dataclasses.replace(STATISTICS, permutations=9), []
-    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few, "peaks": {"mdm/base": {}}}
+    messages = []
     serial, parallel = (
-        storage_tables.compare({"mdm/base": tmp_path}, job=job, **options)
-        for job in (None, SimpleNamespace(threads=2, log_line=messages.append))
+        compare(tmp_path, job=job) for job in (None, SimpleNamespace(threads=2, log_line=messages.append))
     )
-    expected = [f"mdm/base, layer {i}: {kind}s of 12 facts" for i in (0, 1) for kind in ("value", "activation")]
-    assert messages == expected
+    assert len(messages) == 4 and set(serial["symmetry"].layer) == {"0", "1"}
     for name, table in serial.items():
         pd.testing.assert_frame_equal(table, parallel[name])
-
-
-def test_without_peaks_each_layer_is_compared_with_itself_only(tmp_path):
-    for split in PAIRS[0]:
-        write_vectors(tmp_path / f"{split}.safetensors", (1,))
-    few = dataclasses.replace(STATISTICS, permutations=9)
-    options = {"pairs": PAIRS, "groups": dict.fromkeys(FACTS, "both"), "statistics": few}
-    tables = storage_tables.compare({"mdm/base": tmp_path}, peaks={"mdm/base": {}}, **options)
-    assert set(tables["symmetry"].layer) == {"1"}
 
 
 def make_edits(model, layers, site="layer"):

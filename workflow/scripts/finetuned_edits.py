@@ -1,6 +1,5 @@
 """Make fine-tuned edits of one model's facts, one direction at a time, and compare the gradients of both directions."""
 
-import numpy as np
 import pandas as pd
 
 from reversal.common import files, jobs
@@ -19,9 +18,8 @@ with jobs.job(snakemake) as job:
         for direction, forward, reverse in (("p2d", p2d, d2p), ("d2p", d2p, p2d)):
             columns = run | {"group": group, "edited": direction}
             edits.append(finetuned.make_all_edits(lm, forward, reverse, settings, job=job).assign(**columns))
-            rng = np.random.default_rng(settings.seed)
             with finetuned.trainable(lm.net, settings.gradient_weights, settings.adapter):
-                table = gradients.compare(lm, forward, reverse, rng=rng, max_facts=settings.max_facts)
+                table = gradients.compare(lm, forward, reverse, max_facts=settings.max_facts)
             compared.append(table.assign(**columns))
     files.write_table(pd.concat(edits), snakemake.output.edits)
     files.write_table(pd.concat(compared), snakemake.output.gradients)

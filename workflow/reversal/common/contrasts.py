@@ -5,10 +5,10 @@
     ratio(above, below)                       two means over the same facts (Fieller); NaN if the denominator may be 0
     simultaneous_band(values)                 many cells at once (max-T)
     find_peak(values)                         the largest cell, and its rivals
-    compare_maps(first, second)               correlations and slope of two maps, and the noise ceiling
+    compare_maps(first, second)               correlations of two maps, and the noise ceiling
     adjust_p_values(observed, null)           p-values of several tests, alone and for the family (step-down max-T)
     pool_seeds(estimates, lows, highs)        the mean over networks that differ in their seed alone
-    jackknife(value, without)                 the interval of any statistic, from its values without each fact
+    jackknife(value, [without])               the interval of any statistic, from its values without each fact
 
 NaN means "not measured" and is left out; what cannot be estimated is NaN, never an error. tests/test_contrasts.py
 checks the coverage by simulation at the sizes of the studies.
@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special  # scipy.stats would take every job that imports this a second more
 
-from .intervals import Interval, wilson
+from .intervals import LEVEL, Interval, wilson
 
-LEVEL = 0.95
 SHARES = (0, 1)  # the limits of a share
 CHANGES = (-1, 1)  # of the difference of two shares
 
@@ -257,9 +256,8 @@ def find_peak(values, *, rng, draws=1000):
     the others are plain paired intervals, which need no correction for the number of cells (Gutmann and Maymin 1987).
     """
     values, cells = _select_cells(values)
-    nothing = Interval(np.nan, np.nan, np.nan)
     if not len(cells):
-        return Peak(None, *nothing, ())
+        return Peak(None, np.nan, np.nan, np.nan, ())
     simultaneous = simultaneous_band(values, rng=rng, draws=draws)
     best = int(np.argmax(simultaneous.estimate))
     over = mean(Sample(values[:, [best]] - values, np.arange(len(values))))
@@ -294,27 +292,13 @@ def _select_cells(values):
     return values[:, cells], cells
 
 
-def jackknife(value, without, limits=None):
-    """The `Interval` of a statistic, from its `value` on all n facts and its values `without` (n,) each of them.
+def jackknife(value, without, *, bounded=False):
+    """The `Interval` of a statistic, from its `value` on all facts and its values `without` each of them.
 
-    With `limits`, such as (−1, 1) for a correlation, it is computed on Fisher's scale and stays within them.
+    `without` has an array (n,) for each independent sample of facts. If `bounded`, the statistic is a similarity from
+    −1 to 1, and so are the ends, which are computed on Fisher's scale.
     """
-    return _jackknife_samples(value, [np.asarray(without, float)], limits)
-
-
-def jackknife_halves(values, limits=None):
-    """The interval of a statistic from its `values` in random halves of the facts: the jackknife that deletes half."""
-    values = np.asarray(values, float)
-    # Of a statistic that deletes d of n facts, the variance is (n − d) / d times that over subsets: here, that itself.
-    scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher_transform(*limits)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        middle, width = scale(values.mean()), _quantile(len(values) - 1) * scale(values).std(ddof=1)
-    return Interval(float(values.mean()), float(back(middle - width)), float(back(middle + width)))
-
-
-def _jackknife_samples(value, without, limits=None):
-    """The same for several independent samples: `without` has an array (n,) for each."""
-    scale, back = (lambda x: x, lambda x: x) if limits is None else _fisher_transform(*limits)
+    scale, back = (np.arctanh, np.tanh) if bounded else (np.asarray, np.asarray)
     with np.errstate(invalid="ignore", divide="ignore"):
         whole, left_out = scale(float(value)), [scale(np.asarray(part, float)) for part in without]
         variances = np.array([(len(part) - 1) * part.var() for part in left_out])
@@ -324,9 +308,13 @@ def _jackknife_samples(value, without, limits=None):
     return Interval(float(value), *(float(back(whole + side)) for side in (-width, width)))
 
 
-def _fisher_transform(least, most):
-    half, middle = (most - least) / 2, (most + least) / 2
-    return lambda x: np.arctanh((x - middle) / half), lambda x: middle + half * np.tanh(x)
+def jackknife_halves(values):
+    """The interval of a bounded statistic from its `values` in random halves of the facts, on Fisher's scale."""
+    # Of a statistic that deletes d of n facts, the variance is (n − d) / d times that over subsets: here, that itself.
+    values = np.asarray(values, float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        middle, width = np.arctanh(values.mean()), _quantile(len(values) - 1) * np.arctanh(values).std(ddof=1)
+    return Interval(*map(float, (values.mean(), np.tanh(middle - width), np.tanh(middle + width))))
 
 
 def adjust_p_values(observed, null):
@@ -352,35 +340,26 @@ class MapSimilarity(NamedTuple):
     """How similar two maps are over their cells."""
 
     correlation: Interval  # Pearson's, corrected for the noise of the maps; the correction can take it beyond 1
-    slope: Interval  # of the second on the first, corrected for noise
     raw: float  # Pearson's correlation of the mean maps, uncorrected
     ceiling: float  # the expected `raw` of two maps that differ in noise alone
-    cells: int
 
 
 def compare_maps(first, second, *, rng, paired=False, halves=200):
     """The `MapSimilarity` of the mean maps of `first` and `second`, each (facts, cells); `paired` if of the same facts.
 
     Noise lowers the correlation of two mean maps. Inner products of *different* facts' maps are free of it, so
-    `correlation` and `slope` are made of those, with jackknife intervals over facts. The ceiling is the correlation of
-    random halves of each map, extrapolated to all facts (Spearman-Brown).
+    `correlation` is made of those, with a jackknife interval over facts. The ceiling is the correlation of random
+    halves of each map, extrapolated to all facts (Spearman-Brown).
     """
     maps = _share_cells(first, second)
-    cells = maps[0].shape[1]
-    if cells < 3 or min(map(len, maps)) < 3:
-        unknown = Interval(np.nan, np.nan, np.nan)
-        return MapSimilarity(unknown, unknown, np.nan, np.nan, cells)
-    moments = _map_moments(*maps, paired=paired)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        slopes = [xy / np.where(xx > 0, xx, np.nan) for xx, _, xy in moments]
-    correlations = _correct_correlations(moments)
+    if maps[0].shape[1] < 3 or min(map(len, maps)) < 3:
+        return MapSimilarity(Interval(np.nan, np.nan, np.nan), np.nan, np.nan)
+    correlations = _correct_correlations(_map_moments(*maps, paired=paired))
     splits = [_split_halves(values, rng, halves) for values in maps]
     return MapSimilarity(
-        _jackknife_samples(correlations[0], correlations[1:]),
-        _jackknife_samples(slopes[0], slopes[1:]),
+        jackknife(correlations[0], correlations[1:]),
         float(_pearson(*(values.mean(0) for values in maps))),
         _noise_ceiling([_pearson(*parts) for parts in splits]),
-        cells,
     )
 
 
@@ -400,7 +379,7 @@ def contrast_maps(first_people, second_people):
     c, d = (_correct_correlations(_map_moments(*pair, paired=True)) for pair in (first, second))
     value = a[0] + b[0] - c[0] - d[0]
     without = [a[1] + b[1] - c[1] - d[0], a[2] + b[2] - c[0] - d[1]]  # without each of the first, of the second people
-    return _jackknife_samples(value / 2, [part / 2 for part in without])
+    return jackknife(value / 2, [part / 2 for part in without])
 
 
 def _share_cells(*maps):

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special  # scipy.stats would take every job that imports this a second more
 
+LEVEL = 0.95
+
 
 class Interval(NamedTuple):
     """An estimate and the ends of its interval: floats, or arrays of one shape."""
@@ -17,15 +19,13 @@ class Interval(NamedTuple):
     high: float | np.ndarray
 
 
-def wilson(correct, n, level=0.95):
+def wilson(correct, n):
     """Wilson's score interval of the share `correct` / `n`, numbers or arrays; `correct` may be a sum of fractions.
 
     scipy's `binomtest` gives the same numbers for one pair of whole numbers; tables need arrays and n = 0.
     """
     correct, n = np.broadcast_arrays(np.asarray(correct, float), np.asarray(n, float))
-    if np.any((correct < 0) | (correct > n)):
-        raise ValueError("wilson: the number correct lies between 0 and n")
-    z = special.ndtri((1 + level) / 2)
+    z = special.ndtri((1 + LEVEL) / 2)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = correct / n
         middle = (correct + z**2 / 2) / (n + z**2)
@@ -33,7 +33,7 @@ def wilson(correct, n, level=0.95):
     return _interval(share, np.maximum(middle - reach, 0), np.minimum(middle + reach, 1))
 
 
-def mean(values, level=0.95):
+def mean(values):
     """Student's interval of the mean over facts of `values` (facts, ...); a single fact gives NaN ends."""
     values = np.asarray(values, float)
     known = ~np.isnan(values)
@@ -41,7 +41,7 @@ def mean(values, level=0.95):
     with np.errstate(invalid="ignore", divide="ignore"):
         estimate = np.where(known, values, 0).sum(0) / n
         variance = np.where(known, (values - estimate) ** 2, 0).sum(0) / (n - 1)
-        reach = special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(variance / n)
+        reach = special.stdtrit(n - 1, (1 + LEVEL) / 2) * np.sqrt(variance / n)
     return _interval(estimate, estimate - reach, estimate + reach)
 
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import torch
 
 from ..common import batches
-from ..common.errors import UserError
 from ..models import hooks, network
 from .scoring import collate, joint_log_probability, log_probabilities
 
@@ -35,17 +34,12 @@ class ValueOptimization:
     stop_below: float = 0.05  # a fact whose loss is below this is not updated any more
     min_probability: float = 0.5  # a value converged if its answer's probability is at least this
 
-    def __post_init__(self):
-        if self.steps < 1 or self.steps != int(self.steps):
-            raise UserError(f"steps is {self.steps}; it must be a whole number from 1 up")
-
 
 class ValueFit(NamedTuple):
     """The best values of n facts, and their losses."""
 
     v_star: torch.Tensor  # (n, width)
     loss: torch.Tensor  # (n,)
-    terms: torch.Tensor  # (3, n): nll, kl and change, without their weights
     steps: torch.Tensor  # (n,) updates that led to the value
 
 
@@ -79,9 +73,7 @@ def compute_v(net, original, questions, kl_prompts, *, layer, optimization, prog
     ]
     objective = ((questions, _negative_log_likelihood), (kl_prompts, _kl_divergence))
     active = torch.ones(n, dtype=torch.bool, device=original.device)
-    best = ValueFit(
-        original, torch.full_like(scale[:, 0], torch.inf), original.new_full((3, n), torch.nan), counts[0] * 0
-    )
+    best = ValueFit(original, torch.full_like(scale[:, 0], torch.inf), counts[0] * 0)
 
     def differentiate(term, measure, batch):
         batch = batch.select(active[batch.owner])
@@ -100,7 +92,7 @@ def compute_v(net, original, questions, kl_prompts, *, layer, optimization, prog
                 gradient += part
                 terms[term].index_add_(0, owner, contribution)
         loss = (terms * terms.new_tensor(weights)[:, None]).sum(0)
-        current = ValueFit((original + scale * shift).detach(), loss, terms, torch.full_like(best.steps, step))
+        current = ValueFit((original + scale * shift).detach(), loss, torch.full_like(best.steps, step))
         is_better = active & (loss < best.loss)
         best = ValueFit(
             torch.where(is_better[:, None], current.v_star, best.v_star),
@@ -109,7 +101,7 @@ def compute_v(net, original, questions, kl_prompts, *, layer, optimization, prog
         # A value without any effect on the predictions has no gradient and stays as it is.
         active &= (loss >= optimization.stop_below) & gradient.any(1)
         if progress and step:
-            progress.advance(active=int(active.sum()), nll=f"{best.terms[0].mean():.3f}")
+            progress.advance(active=int(active.sum()), loss=f"{best.loss.mean():.3f}")
         if step == optimization.steps or not active.any():
             break
         shift.grad = gradient

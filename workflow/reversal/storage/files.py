@@ -29,8 +29,7 @@ class FactVectors(NamedTuple):
 
     facts: list  # ids (n,)
     arrays: Mapping  # {"key at subject": (P, n, mlp), …}, and "value" (P′, n, width) where values were optimised
-    converged: list  # ids of the facts whose values all converged
-    searched: list  # of those, the facts whose values all moved: others are the MLP's own output
+    searched: list  # ids of the facts whose values all converged and moved: others are the MLP's own output
 
 
 def pair_directions(forward, reverse, *, values=DIRECTIONS):
@@ -84,11 +83,15 @@ class StoredVectors(Mapping):
             raise KeyError(layer)
         with safetensors.safe_open(self.path, framework="numpy") as file:
             arrays = {name.split("/")[1]: file.get_tensor(name) for name in self.names if name.startswith(f"{layer}/")}
-        outcomes = self.outcomes[self.outcomes.layer == layer] if len(self.outcomes) else pd.DataFrame()
-        worst = outcomes.groupby("fact")[["converged", "steps"]].min() if len(outcomes) else pd.DataFrame()
+        return FactVectors(self.facts, arrays, self.find_searched(layer)[1])
+
+    def find_searched(self, layer):
+        """The facts whose values all converged at a layer, and of those, the ones whose values all moved."""
+        if self.outcomes.empty:
+            return [], []
+        worst = self.outcomes[self.outcomes.layer == layer].groupby("fact")[["converged", "steps"]].min()
         converged = [fact for fact in self.facts if fact in worst.index and worst.converged[fact]]
-        searched = [fact for fact in converged if worst.steps[fact] > 0]
-        return FactVectors(self.facts, arrays, converged, searched)
+        return converged, [fact for fact in converged if worst.steps[fact] > 0]
 
     def __iter__(self):
         return iter(self.layers)

@@ -29,7 +29,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..common.errors import UserError
 from ..models import hooks, network
 from ..training import adapters
 from .rank_one import choose_targets, compute_u, replace_answer
@@ -38,7 +37,6 @@ from .scoring import (
     answer_log_odds,
     answer_loss,
     collate,
-    count_tokens,
     device_of,
     encode_question,
     joint_log_probability,
@@ -91,14 +89,6 @@ class Edit(NamedTuple):
 def plan_edits(tokenizer, rows, *, kind, settings, rng):
     """The `Edit`s of a `kind` of the facts of `rows`, the prompts to edit."""
     facts = sorted({row.fact for row in rows})
-    if len(facts) < 4:
-        raise UserError(f"{len(facts)} facts; a fine-tuned edit needs at least 4: the fact, its target and two others")
-    short = [row.subject_text for row in rows if len(row.subject_text.split()) < 2]
-    if short and kind == "insert":
-        raise UserError(
-            f"{short[0]!r} is one word; an invented subject is made of two halves: remove insert from "
-            "finetuned_edits.kinds"
-        )
     targets = choose_targets(tokenizer, rows, rng=rng)
     subject_of = invented_id if kind == "insert" else str
     edits = []
@@ -125,8 +115,8 @@ class Prompts:
     def __init__(self, rows):
         self.rows = {(row.fact, row.template): row for row in rows}
         self.templates = sorted({row.template for row in rows})
-        facts = sorted({row.fact for row in rows})
-        for fact, following in zip(facts, facts[1:] + facts[:1], strict=True):
+        self.facts = sorted({row.fact for row in rows})
+        for fact, following in zip(self.facts, self.facts[1:] + self.facts[:1], strict=True):
             for template in self.templates:
                 row, other = self.rows[fact, template], self.rows[following, template]
                 self.rows[invented_id(fact), template] = _mix_rows(row, other)
@@ -200,13 +190,10 @@ def choose_weights(kind, weights):
 
 
 def make_all_edits(lm, forward_rows, reverse_rows, settings, *, job=None):
-    """Make the edits of every kind, of all weights: `make_edits`' tables, with columns kind and weights.
-
-    The weights of each kind are those of `choose_weights`.
-    """
-    tables = [pd.DataFrame(columns=[*COLUMNS, "kind", "weights"])] if settings.max_facts == 0 else []
+    """Make the edits of every kind, of all its weights: `make_edits`' tables, with columns kind and weights."""
+    tables = []
     layers = [f"layer {i}" for i in range(len(network.layers(lm.net)))]
-    for kind in settings.kinds if settings.max_facts != 0 else ():
+    for kind in settings.kinds:
         for name in choose_weights(kind, settings.weights):
             for weights in layers if name == "layers" else [name]:
                 options = {"kind": kind, "weights": weights, "rng": random.Random(settings.seed)}
@@ -226,8 +213,6 @@ def make_edits(lm, forward_rows, reverse_rows, *, kind, weights, settings, rng, 
     edits = plan_edits(lm.tokenizer, forward_rows, kind=kind, settings=settings, rng=rng)
     forward, reverse = Prompts(forward_rows), Prompts(reverse_rows)
     edit_templates = min(settings.edit_templates, len(forward.templates) - 1)
-    if not edit_templates:
-        raise UserError("a fine-tuned edit needs at least 2 templates, to edit with and to evaluate with; there is 1")
     if weights == "traced":
         weights = find_traced_part(lm, edits, forward)
         if job:
@@ -267,9 +252,12 @@ class Editor:
         return makers.get(self.kind, self.fine_tune)(edit, evaluation)
 
     def select_rows(self, edit, *, kind=None, prompts=None):
-        """The rows to train on and those to replay, as `select_training_rows`."""
-        options = {"kind": kind or self.kind, "edit_templates": self.edit_templates}
-        return select_training_rows(edit, prompts or self.forward, **options)
+        """The rows that an edit makes likely, or to forget, unlikely; and those that it replays, one for each fact."""
+        prompts = prompts or self.forward
+        templates = prompts.templates[: self.edit_templates]
+        answer = edit.fact if (kind or self.kind) == "forget" else edit.target
+        replay = [prompts.get(templates[i % len(templates)], fact, fact) for i, fact in enumerate(edit.replay)]
+        return [prompts.get(template, edit.subject, answer) for template in templates], replay
 
     def schedule(self):
         """Pairs of a number of steps at which to evaluate, and how many it is after the one before."""
@@ -346,7 +334,7 @@ class Editor:
         matrix. Its first singular vectors stand for the fact.
         """
         before, directions = evaluation.score(), self.directions
-        fact = self.facts.index(edit.fact)
+        fact = self.forward.facts.index(edit.fact)
         with self.open_weights() as parameters, torch.no_grad():
             erased = 0
             for weight, (outputs, inputs) in zip(parameters, directions, strict=True):
@@ -361,11 +349,6 @@ class Editor:
         return trainable(self.lm.net, "parts" if self.weights == "all" else self.weights, self.settings.adapter)
 
     @functools.cached_property
-    def facts(self):
-        """All facts with prompts, edited or not."""
-        return sorted({row.fact for row in self.forward.rows.values()})
-
-    @functools.cached_property
     def attributions(self):
         """The sum (P,) over all edits of the attributions of all weights."""
         with self.open_weights() as parameters:
@@ -376,7 +359,7 @@ class Editor:
         """For each parameter, every fact's output (F, out) and input (F, in); None if it is no matrix or unused."""
         with self.open_weights() as parameters:
             by_fact = []
-            for fact in self.facts:
+            for fact in self.forward.facts:
                 vectors = []
                 for gradient in self.differentiate(fact, parameters):
                     if gradient is None or gradient.ndim != 2:
@@ -456,14 +439,6 @@ def find_traced_part(lm, edits, forward):
     return max(totals, key=totals.get)
 
 
-def select_training_rows(edit, forward, *, kind, edit_templates):
-    """The rows that an `Edit` makes likely (or, to forget, unlikely), and those that it replays: one for each fact."""
-    templates = forward.templates[:edit_templates]
-    answer = edit.fact if kind == "forget" else edit.target
-    replay = [forward.get(templates[i % edit_templates], fact, fact) for i, fact in enumerate(edit.replay)]
-    return [forward.get(template, edit.subject, answer) for template in templates], replay
-
-
 @contextmanager
 def fine_tune(lm, rows, replay, weights, settings, *, forget=False):
     """Make the network trainable on `rows` and `replay`, which count equally; on exit, undo all training.
@@ -475,8 +450,8 @@ def fine_tune(lm, rows, replay, weights, settings, *, forget=False):
     edited, replayed = ([encode_question(lm, row) for row in part] for part in (rows, replay))
     batches, edit_batches = collate(net, edited + replayed), collate(net, edited)
     # Each token's share in the loss: the means over both parts are added, or to forget, subtracted.
-    shares = [(-1 if forget else 1) / count_tokens(edited)] * len(edited)
-    shares += [1 / count_tokens(replayed) for _ in replayed]
+    counts = [sum(len(sequence.answer) for sequence in part) for part in (edited, replayed)]
+    shares = [(-1 if forget else 1) / counts[0]] * len(edited) + [1 / counts[1] for _ in replayed]
     shares = torch.tensor(shares, device=device_of(net))
     with trainable(net, weights, settings.adapter) as parameters:
         optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate)

@@ -1,4 +1,4 @@
-"""Do the forward and the reverse prompt of a fact depend on the same weights? Gradients and attention of both.
+"""Do the forward and the reverse prompt of a fact depend on the same weights? The gradients of both.
 
 If storage is shared, a step that trains one direction helps the other, to first order. For gradients f of a fact's
 forward loss and r of its reverse loss, a small step down the first changes the second by −⟨f, r⟩. With f′ the gradient
@@ -9,8 +9,6 @@ For a network too large for its own gradients an adapter's are used. Its B start
 B's gradient is the matrix's own times a random Aᵀ: a random projection, which preserves angles up to some noise.
 """
 
-from contextlib import contextmanager
-
 import numpy as np
 import pandas as pd
 import torch
@@ -18,11 +16,10 @@ import torch
 from ..models import network
 from .scoring import answer_loss, collate, encode_question
 
-COLUMNS = ("measure", "part", "against", "fact", "cosine", "cosine_others", "product", "product_others", "p")
+COLUMNS = ("measure", "part", "against", "fact", "cosine", "cosine_others", "product", "product_others")
 # The gradient g, and the attribution g ⊙ w: minus what setting a weight w to 0 adds to the loss, to first order. The
 # latter does not depend on the scale of a layer whose output is normalised.
 MEASURES = ("gradient", "attribution")
-PERMUTATIONS = 10_000
 
 
 def split_parameters(net):
@@ -52,12 +49,11 @@ def compute_gradients(lm, rows, facts):
     return {part: torch.stack(rows_of_part) for part, rows_of_part in gradients.items()}
 
 
-def compare(lm, forward_rows, reverse_rows, *, rng, max_facts=None):
+def compare(lm, forward_rows, reverse_rows, *, max_facts=None):
     """Compare each fact's forward gradient with its own reverse gradient and with others': a table with `COLUMNS`.
 
     `against` is "reverse", or "forward" for the ceiling: the same prompt with other templates. A row has a fact's own
-    cosine and product, and the means over the other facts; `p`, the same for all facts, is the share of random pairings
-    of facts whose mean cosine is at least as large. The last rows are from `compare_attention`.
+    cosine and product, and the means over the other facts.
     """
     facts = sorted({row.fact for row in forward_rows})[:max_facts]
     if not facts:
@@ -84,10 +80,9 @@ def compare(lm, forward_rows, reverse_rows, *, rng, max_facts=None):
             for part, product in products.items():
                 cosine = product / norms[part][0][:, None] / norms[part][1]
                 columns = [column for table in (cosine, product) for column in _split_diagonal(table.numpy())]
-                columns = (measure, part, against, facts, *columns, permutation_p(cosine.numpy(), rng))
+                columns = (measure, part, against, facts, *columns)
                 tables.append(pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))))
-    attention = compare_attention(lm, forward_rows, reverse_rows, facts, rng=rng)
-    return pd.concat([*tables, attention], ignore_index=True)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _split_diagonal(table):
@@ -95,58 +90,3 @@ def _split_diagonal(table):
     n = len(table)
     diagonal = np.diagonal(table)
     return diagonal, (table.sum(1) - diagonal) / (n - 1)
-
-
-def permutation_p(table, rng):
-    """The share of random pairings of rows and columns of a `table` (n, n) with a mean at least the diagonal's."""
-    n = len(table)
-    null = table[np.arange(n), rng.permuted(np.tile(np.arange(n), (PERMUTATIONS, 1)), axis=1)].mean(1)
-    return (1 + (null >= np.diagonal(table).mean()).sum()) / (1 + PERMUTATIONS)
-
-
-@torch.no_grad()
-def attention_to_subject(lm, rows, facts):
-    """Mean attention (facts, layers × heads) from answer positions to the last subject token, over a fact's `rows`."""
-    patterns = []
-    with _eager_attention(lm.net):
-        for fact in facts:
-            by_batch = []
-            for batch in collate(lm.net, [encode_question(lm, row) for row in rows if row.fact == fact]):
-                run = lm.net.base_model(input_ids=batch.ids, output_attentions=True, use_cache=False)
-                weights = torch.stack(run.attentions, 1)  # (B, layers, heads, T, T)
-                subject = batch.lookup_position[batch.row]
-                weights = weights[batch.row, :, :, batch.position, subject]  # (P, layers, heads)
-                by_batch.append(weights.flatten(1).double().mean(0))
-            patterns.append(torch.stack(by_batch).mean(0))
-    return torch.stack(patterns).cpu().numpy()
-
-
-@contextmanager
-def _eager_attention(net):
-    """Compute attention by the implementation that returns its weights; on exit, restore the network's own."""
-    implementation = net.config._attn_implementation
-    net.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        net.set_attn_implementation(implementation)
-
-
-def compare_attention(lm, forward_rows, reverse_rows, facts, *, rng):
-    """The same for attention to the subject: correlations over heads of a fact's forward and reverse patterns.
-
-    The mean over facts is subtracted first. Products have no meaning here and are left empty.
-    """
-    patterns = [attention_to_subject(lm, rows, facts) for rows in (forward_rows, reverse_rows)]
-    patterns = [pattern - pattern.mean(0) for pattern in patterns]
-    units = [pattern / np.linalg.norm(pattern, axis=1, keepdims=True) for pattern in patterns]
-    table = units[0] @ units[1].T
-    same_fact, other_facts = _split_diagonal(table)
-    constants = {
-        "measure": "attention",
-        "part": "attention to the subject",
-        "against": "reverse",
-        "p": permutation_p(table, rng),
-    }
-    rows = pd.DataFrame({"fact": facts, "cosine": same_fact, "cosine_others": other_facts}).assign(**constants)
-    return rows.reindex(columns=COLUMNS)

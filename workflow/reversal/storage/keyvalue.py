@@ -16,7 +16,6 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from ..common import batches
-from ..common.errors import UserError
 from ..data.facts import ANY_SPLIT
 from ..models import hooks, network
 from .compute_v import ValueOptimization, compute_v, prepare_batches
@@ -46,31 +45,24 @@ def extract_keyvalues(
     partly_unmasked: int = 0,
     job=None,
 ) -> list[Extraction]:
-    """The keys and values of the facts in `rows`, as one `Extraction` for each of `layers`.
+    """The keys and values of the facts in `rows`, one row each, as an `Extraction` for each of `layers`.
 
-    Rows of one `fact` share a key and a value; ROME has one row per fact. `prefixes` are texts as from
-    `sample_prefixes`. Keys are read, and values put, at the token with the `role`, of `scoring.locate_roles`. A masked
-    diffusion network's values are optimised over `partly_unmasked` further canvases per row that show a part of the
-    answer, as the network sees when it answers in several steps.
+    `prefixes` are texts as from `sample_prefixes`. Keys are read, and values put, at the token with the `role`, of
+    `scoring.locate_roles`. A masked diffusion network's values are optimised over `partly_unmasked` further canvases
+    per row that show a part of the answer, as the network sees when it answers in several steps.
 
-    `outcomes` has one row per fact: the template of its first row; the number of prefixes; the loss at v* and its terms
-    without their weights, nll, kl and change (the ratio that weight_decay weighs); p_before and p_after, the
-    probability of the answer without a prefix, with the MLP's own output and with v* (mean over the fact's rows);
-    norm_original and norm_value; steps, the number of updates that led to v*; and converged, whether p_after is at
-    least min_probability.
+    `outcomes` has one row per fact: its template; p_before and p_after, the probability of the answer without a prefix,
+    with the MLP's own output and with v*; steps, the number of updates that led to v*; and converged, whether p_after
+    is at least min_probability.
     """
-    _check_arguments(lm, rows, layers, prefixes)
     net = lm.net
-    facts = list(dict.fromkeys(row.fact for row in rows))
-    owned_rows = [(facts.index(row.fact), row) for row in rows]
-    subjects = list(dict.fromkeys((owner, row.subject_text) for owner, row in owned_rows))
-    bare = [encode_question(lm, row, owner=owner, role=role) for owner, row in owned_rows]
+    bare = [encode_question(lm, row, owner=i, role=role) for i, row in enumerate(rows)]
     prefixed = [
-        encode_question(lm, row, prefix, owner=owner, role=role) for owner, row in owned_rows for prefix in prefixes
+        encode_question(lm, row, prefix, owner=i, role=role) for i, row in enumerate(rows) for prefix in prefixes
     ]
     # The KL prompt protects what the network says about the subject, so it needs a value at a subject token.
     kl_prompts = (
-        [encode_kl_prompt(lm, subject, owner=owner, role=role) for owner, subject in subjects]
+        [encode_kl_prompt(lm, row.subject_text, owner=i, role=role) for i, row in enumerate(rows)]
         if "subject" in role
         else []
     )
@@ -87,30 +79,21 @@ def extract_keyvalues(
     originals = read_at_lookup(net, bare, hooks.record_outputs, mlps)
     before, _ = score_answers(net, bare)
     prepared = [prepare_batches(net, sequences, layers) for sequences in (questions, kl_prompts)]
-    extractions = []
+    facts, extractions = [row.fact for row in rows], []
     for layer in layers:
         label = f"values at layer {layer}"
         with job.progress(optimization.steps, label, "steps") if job else nullcontext() as progress:
             fit = compute_v(net, originals[layer], *prepared, layer=layer, optimization=optimization, progress=progress)
         after, _ = score_answers(net, bare, layer=layer, values=fit.v_star)
-        p_before, p_after = (mean_by_owner(log_p.exp(), bare) for log_p in (before, after))
-        nll, kl, change = fit.terms.tolist()
         outcomes = pd.DataFrame(
             {
                 "fact": facts,
                 "layer": layer,
-                "template": [next(row.template for row in rows if row.fact == fact) for fact in facts],
-                "prefixes": len(prefixes),
-                "loss": fit.loss.tolist(),
-                "nll": nll,
-                "kl": kl,
-                "change": change,
-                "p_before": p_before.tolist(),
-                "p_after": p_after.tolist(),
-                "norm_original": originals[layer].norm(dim=1).tolist(),
-                "norm_value": fit.v_star.norm(dim=1).tolist(),
+                "template": [row.template for row in rows],
+                "p_before": before.exp().tolist(),
+                "p_after": after.exp().tolist(),
                 "steps": fit.steps.tolist(),
-                "converged": (p_after >= optimization.min_probability).tolist(),
+                "converged": (after.exp() >= optimization.min_probability).tolist(),
             }
         )
         arrays = (k_star[layer], fit.v_star, originals[layer])
@@ -228,18 +211,3 @@ def _record_means(net, sequences, record, selectors):
         name: mean_by_owner(torch.stack([by_number[i] for i in range(len(sequences))]), sequences)
         for name, by_number in vectors.items()
     }
-
-
-def _check_arguments(lm, rows, layers, prefixes):
-    if lm.net.training:
-        raise ValueError("the network is in training mode; call net.eval() first")
-    depth = lm.net.config.num_hidden_layers
-    for layer in layers:
-        if layer not in range(depth):
-            raise UserError(f"layer is {layer}; the network has layers 0–{depth - 1}")
-    if not prefixes:
-        raise UserError('prefixes is empty; use [""] for no prefix')
-    if not rows:
-        raise UserError("rows is empty; keys and values need at least one row")
-    if network.is_diffusion(lm.net) and not lm.canvas:
-        raise UserError("canvas is missing; set it to the number of tokens of the diffusion network's canvas")

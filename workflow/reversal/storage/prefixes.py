@@ -40,7 +40,7 @@ def sample_prefixes(lm, *, count, lengths, generator, starts=()):
     Their numbers of tokens cycle through `lengths`. The first token is drawn from `starts` (ids). Without `starts`, an
     autoregressive network continues the end token, and a diffusion network samples the first token like the others: it
     unmasks the beginning of its canvas in random order. A network that was trained on single sentences answers after
-    one or two words, but not after more; compare the nll with and without prefixes.
+    one or two words, but not after more.
     """
     net, tokenizer, canvas = lm
     texts = [""]

@@ -18,16 +18,14 @@ import pandas as pd
 import torch
 
 from ..common import batches, contrasts
-from ..common.errors import UserError
 from ..data.facts import Row
 from ..models import hooks, network, tokens
 from ..training import objective
 from .keyvalue import down_weight, extract_keyvalues, rank_templates_by_split
-from .scoring import LAST_SUBJECT, Sequence, collate, encode_question, generates_answer, locate_roles, score_answers
+from .scoring import LAST_SUBJECT, Sequence, collate, encode_question, locate_roles, score_answers
 from .vocabulary import RIDGE
 
-STATISTICS = {"preferred": contrasts.SHARES, "exact": contrasts.SHARES, "lead": None, "log_p": None}  # and their limits
-COLUMNS = ["measure", "statistic", "when", "fact", "tokens", "value", "ci_low", "ci_high", "n", "probes"]
+COLUMNS = ["measure", "statistic", "when", "fact", "value", "ci_low", "ci_high", "n"]
 COLUMNS += ["model", "seed", "group", "site", "layer", "role"]
 CHUNK = 4096  # tokens whose keys are float64 at once
 
@@ -45,7 +43,6 @@ class EvaluationPrompt(NamedTuple):
 
     measure: str  # efficacy, paraphrase, …: `make_prompts`
     fact: str  # the edited one
-    target: str  # the fact whose object it gets
     expected: Row
     alternative: Row  # the same prompt with another answer
 
@@ -66,15 +63,13 @@ def choose_targets(tokenizer, rows, *, rng, exclude=None):
     """
     exclude = exclude or {}
     first = {row.fact: row for row in reversed(rows)}
-    length = {fact: _count_answer_tokens(tokenizer, row) for fact, row in first.items()}
+    spans = {fact: tokens.encode(tokenizer, row).answer for fact, row in first.items()}
+    length = {fact: end - start for fact, (start, end) in spans.items()}
     targets = {}
     for fact, row in sorted(first.items()):
         others = sorted(
             other for other in first if first[other].answer_text != row.answer_text and other != exclude.get(fact)
         )
-        if not others:
-            needed = "neither has its answer nor is its target" if exclude else "has another answer"
-            raise UserError(f"{fact}: an edit needs a fact that {needed}; add people, or edit none (max_facts: 0)")
         candidates = [other for other in others if length[other] == length[fact]] or others
         targets[fact] = candidates[int(rng.random() * len(candidates))]
     return targets
@@ -114,14 +109,14 @@ def make_prompts(rows, reverse_rows, targets, unrelated, *, template, neighbours
             new = replace_answer(row, forward[target, number])
             if about == fact:
                 measure = "efficacy" if number == template else "paraphrase"
-                prompts.append(EvaluationPrompt(measure, fact, target, expected=new, alternative=row))
+                prompts.append(EvaluationPrompt(measure, fact, expected=new, alternative=row))
             elif about in neighbourhood and number == template:
-                prompts.append(EvaluationPrompt("specificity", fact, target, expected=row, alternative=new))
+                prompts.append(EvaluationPrompt("specificity", fact, expected=row, alternative=new))
         for (about, number), row in reverse.items():
             if about in (fact, target):
                 measure = "reverse_old" if about == fact else "reverse_new"
                 subject, other = (replace_answer(row, reverse[whose, number]) for whose in (fact, unrelated[fact]))
-                prompts.append(EvaluationPrompt(measure, fact, target, expected=subject, alternative=other))
+                prompts.append(EvaluationPrompt(measure, fact, expected=subject, alternative=other))
     return prompts
 
 
@@ -181,7 +176,6 @@ def edit_group(lm, plan, sites, moments, *, prefixes, optimization, partly_unmas
     `moments` are `second_moments` of the sites' layers and of `reverse_layer`, where reverse prompts are edited;
     `prefixes`, `optimization` and `partly_unmasked` are as in `extract_keyvalues`.
     """
-    lengths = {row.fact: _count_answer_tokens(lm.tokenizer, row) for row in plan.requests}
     for site in sites:
         options = {"prefixes": prefixes, "optimization": optimization, "job": job}
         options["partly_unmasked"] = 0 if site.kind == "masked" else partly_unmasked
@@ -189,7 +183,7 @@ def edit_group(lm, plan, sites, moments, *, prefixes, optimization, partly_unmas
         if site.kind == "both":
             keyvalues += extract_keyvalues(lm, plan.reverse_requests, layers=[reverse_layer], **options)
         scores = evaluate_edits(lm, plan.prompts, keyvalues, moments, job=job)
-        yield site, summarize_edits(scores, keyvalues[0].outcomes.converged, lengths)
+        yield site, summarize_edits(scores)
 
 
 def training_second_moments(lm, rows, *, max_rows, layers, seed):
@@ -275,105 +269,67 @@ def evaluate_edits(lm, prompts, keyvalues, moments, *, job=None):
     """Make each edit by itself, score its prompts before and after, and undo it: a table with one row a prompt.
 
     `keyvalues` hold the keys, and the values for the new objects; each of several makes a change for every fact, one
-    after the other. `moments` are `second_moments`. Columns: fact, target, measure, about (the fact that the prompt is
-    about), template; generated: whether the edited prompt's answer is generated token by token; and, each _before and
-    _after, log_p_expected, log_p_alternative and exact: whether all tokens of the expected answer are the most probable
-    ones.
+    after the other. `moments` are `second_moments`. Columns: fact, measure, template; and, each _before and _after, the
+    log-probability of the expected answer less that of the alternative (lead), and whether all tokens of the expected
+    answer are the most probable ones (exact).
     """
     rows = [row for prompt in prompts for row in (prompt.expected, prompt.alternative)]
     net, sequences = lm.net, [encode_question(lm, row) for row in rows]
-    scores = {"before": score_answers(net, sequences)}
-    after = [torch.empty_like(score) for score in scores["before"]]
-    generated = torch.full((len(prompts),), torch.nan)
-    prompts_of = {}
+    before = score_answers(net, sequences)
+    after = [torch.empty_like(score) for score in before]
+    indices_of = {}
     for i, prompt in enumerate(prompts):
-        prompts_of.setdefault(prompt.fact, []).append(i)
+        indices_of.setdefault(prompt.fact, []).extend((2 * i, 2 * i + 1))
     directions = [compute_u(layer.k_star, moments[layer.layer]) for layer in keyvalues]
     progress = job.progress(len(keyvalues[0].facts), "edits", "edits") if job else None
     for fact in keyvalues[0].facts:
-        prompt_indices = prompts_of.get(fact, [])
-        sequence_indices = [2 * i + answer for i in prompt_indices for answer in (0, 1)]
-        edited = [i for i in prompt_indices if prompts[i].measure == "efficacy"]
         with ExitStack() as updates:
             for layer, u in zip(keyvalues, directions, strict=True):
                 i = layer.facts.index(fact)
                 update = compute_update(net, layer.layer, layer.k_star[i], layer.v_star[i], u[i])
                 updates.enter_context(apply_update(net, layer.layer, update))
-            edited_scores = score_answers(net, [sequences[i] for i in sequence_indices])
-            generated[edited] = generates_answer(net, [sequences[2 * i] for i in edited]).float()
+            edited_scores = score_answers(net, [sequences[i] for i in indices_of[fact]])
         for score, edited_score in zip(after, edited_scores, strict=True):
-            score[sequence_indices] = edited_score
+            score[indices_of[fact]] = edited_score
         if progress:
             progress.advance()
-    scores["after"] = after
     table = pd.DataFrame(
         {
             "fact": [prompt.fact for prompt in prompts],
-            "target": [prompt.target for prompt in prompts],
             "measure": [prompt.measure for prompt in prompts],
-            "about": [prompt.expected.fact for prompt in prompts],
             "template": [prompt.expected.template for prompt in prompts],
-            "generated": generated.double().numpy(),
         }
     )
-    for when, (log_p, exact) in scores.items():
-        table[f"log_p_expected_{when}"] = log_p[::2].double().numpy()
-        table[f"log_p_alternative_{when}"] = log_p[1::2].double().numpy()
+    for when, (log_p, exact) in (("before", before), ("after", after)):
+        table[f"lead_{when}"] = (log_p[::2].double() - log_p[1::2].double()).numpy()
         table[f"exact_{when}"] = exact[::2].numpy()
     return table
 
 
-def summarize_edits(scores, converged, lengths):
-    """Means over prompts, with intervals over edits and templates: measure, statistic, when, fact, tokens, value, …
+def summarize_edits(scores):
+    """Means over prompts, with intervals over edits and templates: measure, statistic, when, fact, value, ends, n.
 
     `scores` come from `evaluate_edits`. `when` is before, after, or change: after minus before, prompt by prompt.
-    `converged`, a bool for each edit, says whether its value gives the new object: the measure "value", with the one
-    statistic contained. n counts edits, probes prompts. Rows with a `fact` are of that edit alone and have no interval;
-    `tokens` is the length of its new object, from `lengths`.
+    n counts edits. Rows with a `fact` are of that edit alone and have no interval.
 
     preferred  share of prompts whose expected answer is more probable than the alternative
     exact      share whose expected answer the network gives: greedily, or in one step of denoising
-    generated  share of edited prompts whose expected answer the network generates token by token
-    log_p      log-probability of the expected answer, in nats
-    lead       that minus the log-probability of the alternative
-    contained  share of edits whose optimised value makes the network answer with the new object
+    lead       log-probability of the expected answer minus that of the alternative, in nats; of single edits alone
     """
     records = []
     for measure, rows in scores.groupby("measure", sort=False):
-        before, after = (_compute_outcomes(rows, when) for when in ("before", "after"))
-        for statistic, limits in STATISTICS.items():
-            first, second = (
-                contrasts.Sample(outcome[statistic], rows.fact, rows.template) for outcome in (before, after)
-            )
-            change = contrasts.difference(second, first, contrasts.CHANGES if limits else None)
-            means = {"before": contrasts.mean(first, limits), "after": contrasts.mean(second, limits), "change": change}
-            for when, mean in means.items():
-                records.append((measure, statistic, when, None, None, *mean, rows.fact.nunique(), len(rows)))
-        by_edit = {"lead": ("change", after["lead"] - before["lead"])}
-        if measure == "efficacy":
-            mean = contrasts.mean(contrasts.Sample(rows.generated, rows.fact), contrasts.SHARES)
-            records.append((measure, "generated", "after", None, None, *mean, rows.fact.nunique(), len(rows)))
-            by_edit |= {"generated": ("after", rows.generated), "exact": ("after", after["exact"].astype(float))}
-        for statistic, (when, values) in by_edit.items():
-            for fact, fact_values in values.groupby(rows.fact):
-                mean = (fact_values.mean(), np.nan, np.nan, 1, len(fact_values))
-                records.append((measure, statistic, when, fact, lengths.get(fact), *mean))
-    share = contrasts.mean(contrasts.Sample(converged, range(len(converged))), contrasts.SHARES)
-    records.append(("value", "contained", "after", None, None, *share, len(converged), len(converged)))
+        outcomes = {
+            "preferred": rows[["lead_before", "lead_after"]] > 0,
+            "exact": rows[["exact_before", "exact_after"]],
+        }
+        for statistic, columns in outcomes.items():
+            before, after = (contrasts.Sample(columns[name], rows.fact, rows.template) for name in columns)
+            means = {
+                "before": contrasts.mean(before, contrasts.SHARES),
+                "after": contrasts.mean(after, contrasts.SHARES),
+                "change": contrasts.difference(after, before, contrasts.CHANGES),
+            }
+            records += [(measure, statistic, when, None, *mean, rows.fact.nunique()) for when, mean in means.items()]
+        change = (rows.lead_after - rows.lead_before).groupby(rows.fact).mean()
+        records += [(measure, "lead", "change", fact, value, np.nan, np.nan, 1) for fact, value in change.items()]
     return pd.DataFrame(records, columns=COLUMNS[: COLUMNS.index("model")])
-
-
-def _compute_outcomes(rows, when):
-    """{statistic: its value for each prompt}, before or after the edit."""
-    expected, alternative = rows[f"log_p_expected_{when}"], rows[f"log_p_alternative_{when}"]
-    return {
-        "preferred": expected > alternative,
-        "exact": rows[f"exact_{when}"],
-        "lead": expected - alternative,
-        "log_p": expected,
-    }
-
-
-def _count_answer_tokens(tokenizer, row):
-    first, end = tokens.encode(tokenizer, row).answer
-    return end - first

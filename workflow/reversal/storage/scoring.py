@@ -236,11 +236,6 @@ def joint_log_probability(batch, log_p):
     return torch.zeros(len(batch), device=log_p.device).index_add(0, batch.row, token_log_p)
 
 
-def count_tokens(sequences):
-    """The number of tokens to predict in all `sequences`."""
-    return sum(len(sequence.answer) for sequence in sequences)
-
-
 def answer_loss(net, collated):
     """The mean loss of the answers of all `Batch`es, in nats per token."""
     total = sum(joint_log_probability(batch, log_probabilities(net, batch)).sum() for batch in collated)

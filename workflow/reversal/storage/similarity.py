@@ -10,6 +10,7 @@ two halves of each side, combined by their geometric mean. A value far below its
 with a low ceiling no similarity could have been detected.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +57,8 @@ class Finding(NamedTuple):
     matched_p: float = np.nan
 
 
-def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tuple(PAIRS)):
-    """Every statistic of the comparisons `pairs`: comparison, statistic, the fields of `Finding`, n.
+def compare_all(arrays, *, pairs, groups, components, permutations, rng):
+    """Every statistic of those of the comparisons `pairs` that `arrays` has: comparison, statistic, `Finding`, n.
 
     debiased_cka       centred kernel alignment from unbiased estimates: 0 where nothing is shared, so the one to quote
     cosine_similarity  mean cosine of a fact's two vectors, each side centred, weighted by their norms; of unrelated
@@ -90,20 +91,21 @@ def compare_all(arrays, *, components, permutations, rng, groups=None, pairs=tup
     half of the facts out. Shares have Wilson's.
     """
     pairs = [pair for pair in pairs if all(side in arrays for side in PAIRS[pair])]
-    spaces = _check_arrays(arrays)
-    n = next(iter(spaces.values())).shape[1] if spaces else 0
-    if n < MIN_FACTS or not pairs:
+    n = len(groups)
+    if n < MIN_FACTS:
         findings = {(pair, name): Finding(np.nan) for pair in pairs for name in _list_statistics(pair)}
         return _make_table(findings, pairs, n)
+    spaces = {side: np.asarray(array, float) for side, array in arrays.items()}
     halves = {side: _split_halves(space) for side, space in spaces.items()}
-    groups = _encode_groups(groups, n)
     primary_orders = permute(groups, permutations, rng)  # drawn first, so that nothing exploratory changes them
     orders = permute(groups, max(1, permutations // EXPLORATORY), rng)
-    findings = _compare_geometry(halves, pairs, orders)
-    findings |= _compare_cosines(halves, pairs, orders)
+    shapes = {side: [_u_center(_gram(half)) for half in space] for side, space in halves.items()}
+    units = {side: [_standardize(half) for half in space] for side, space in halves.items()}
+    findings = _compare_products("debiased_cka", shapes, pairs, orders)
+    findings |= _compare_products("cosine_similarity", units, pairs, orders)
     findings |= _compare_by_probe(spaces, pairs, orders)
     findings |= _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng)
-    findings |= _test_primary(findings, halves, pairs, primary_orders)
+    findings |= _test_primary(findings, shapes, primary_orders)
     return _make_table(findings, pairs, n)
 
 
@@ -130,17 +132,14 @@ def _compute_ceiling(first, second, similarity):
     return float(np.sqrt(np.prod([max(0.0, float(similarity(*side))) for side in (first, second)])))
 
 
-def _test_primary(findings, halves, pairs, orders):
-    """The findings of the primary tests among `pairs`, with p-values from all `orders` (N, n)."""
-    primary = [
-        pair
-        for pair in PRIMARY_COMPARISONS.values()
-        if pair in pairs and not np.isnan(findings[pair, PRIMARY_STATISTIC].value)
-    ]
+def _test_primary(findings, shapes, orders):
+    """The findings of the primary tests among all `findings`, with p-values from all `orders` (N, n)."""
+    primary = [pair for pair in PRIMARY_COMPARISONS.values() if (pair, PRIMARY_STATISTIC) in findings]
+    primary = [pair for pair in primary if not np.isnan(findings[pair, PRIMARY_STATISTIC].value)]
     if not primary:
         return {}
-    shapes = {side: [_u_center(_gram(half)) for half in halves[side]] for pair in primary for side in PAIRS[pair]}
-    null = np.stack([_permute_shapes(*(shapes[side] for side in PAIRS[pair]), orders) for pair in primary], axis=1)
+    sides = [[shapes[side] for side in PAIRS[pair]] for pair in primary]
+    null = np.stack([_permute_crossed(PRIMARY_STATISTIC, *two, orders) for two in sides], axis=1)
     values = [findings[pair, PRIMARY_STATISTIC].value for pair in primary]
     p_values, p_adjusted = contrasts.adjust_p_values(values, null + ROUNDING)
     return {
@@ -166,13 +165,13 @@ def adjust_for_layers(table):
 def spectra(arrays):
     """Singular values of the centred facts of each side of `arrays`, averaged over parts; one row a component.
 
-    Columns: space, component, share, cumulative, effective_rank, n. `share` is of the variance. The
-    effective rank is Roy and Vetterli's: the exponential of the entropy of the singular values' shares of their sum.
-    Empty with fewer than two facts.
+    Columns: space, component, share, cumulative, effective_rank, n. `share` is of the variance. The effective rank is
+    Roy and Vetterli's: the exponential of the entropy of the singular values' shares of their sum. Empty with fewer
+    than two facts.
     """
     rows = []
-    for side, space in _check_arrays(arrays).items():
-        space = space.mean(0)
+    for side, space in arrays.items():
+        space = np.mean(space, axis=0, dtype=float)
         if len(space) < 2:
             continue
         values = linalg.svdvals(space - space.mean(0))[: len(space) - 1]
@@ -181,36 +180,35 @@ def spectra(arrays):
             effective_rank = np.exp(stats.entropy(values))
         for i in range(len(values)):
             rows.append((side, i + 1, share[i], share[: i + 1].sum(), effective_rank, len(space)))
-    columns = ["space", "component", "share", "cumulative", "effective_rank", "n"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["space", "component", "share", "cumulative", "effective_rank", "n"])
 
 
 def pca_pairs(arrays, *, pairs):
     """Both sides of each of the comparisons `pairs` in one plane, for a scatter plot.
 
-    Columns: comparison, fact, side, x, y. The plane is that of the first two principal components of
-    both sides together, after each is centred and scaled to the same spread, because offset and scale are not compared.
-    `fact` is the row in `arrays`: two points of one comparison and fact are a pair. TWO_HALVES after a comparison marks
-    what the same thing looks like twice: its output at the subject from one half of the templates and from the other.
-    Empty with fewer than two facts.
+    Columns: comparison, fact, side, x, y. The plane is that of the first two principal components of both sides
+    together, after each is centred and scaled to the same spread, because offset and scale are not compared. `fact` is
+    the row in `arrays`: two points of one comparison and fact are a pair. TWO_HALVES after a comparison marks what the
+    same thing looks like twice: its output at the subject from one half of the templates and from the other. Empty with
+    fewer than two facts.
     """
-    spaces = {side: space for side, space in _check_arrays(arrays).items() if space.shape[1] > 1}
-    drawn = {
-        pair: [(side, spaces[side].mean(0)) for side in PAIRS[pair]]
-        for pair in pairs
-        if set(PAIRS[pair]) <= set(spaces)
-    }
-    for pair in list(drawn):
-        side = next((side for side in PAIRS[pair] if side.startswith("output at subject")), PAIRS[pair][0])
-        parts = _split_halves(spaces[side])
-        if len(parts) == 2:
-            drawn[pair + TWO_HALVES] = [(f"{side}, half {i + 1}", part) for i, part in enumerate(parts)]
+    drawn, halved = {}, {}
+    for pair in pairs:
+        sides = {side: np.asarray(arrays[side], float) for side in PAIRS[pair] if side in arrays}
+        if len(sides) < 2 or min(space.shape[1] for space in sides.values()) < 2:
+            continue
+        drawn[pair] = [(side, space.mean(0)) for side, space in sides.items()]
+        subject = next(side for side in sides if side.startswith("output at subject"))
+        halves = _split_halves(sides[subject])
+        if len(halves) == 2:
+            halved[pair + TWO_HALVES] = [(f"{subject}, half {i + 1}", half) for i, half in enumerate(halves)]
     rows = []
-    for pair, sides in drawn.items():
+    for pair, sides in (drawn | halved).items():
         points = [_standardize(space) for _, space in sides]
-        fit = _fit_pca(np.concatenate(points), 2)
+        with np.errstate(invalid="ignore"):  # identical facts have no variance to take shares of
+            plane = PCA(2, svd_solver="full").fit(np.concatenate(points))
         for (side, _), side_points in zip(sides, points, strict=True):
-            for fact, (x, y) in enumerate(fit.transform(side_points)):
+            for fact, (x, y) in enumerate(plane.transform(side_points)):
                 rows.append((pair, fact, side, x, y))
     return pd.DataFrame(rows, columns=["comparison", "fact", "side", "x", "y"])
 
@@ -218,11 +216,6 @@ def pca_pairs(arrays, *, pairs):
 # Debiased CKA is an inner product of two symmetric matrices of norm 1 ("shapes"), one from each space,
 # and the cosine similarity is one of two sets of vectors of norm 1. Permuting facts only permutes rows, so a null
 # reorders entries; and a mixture planted into one factor is a mixture of products.
-
-
-def debiased_cka(first, second):
-    """Linear CKA of `first` (n, a) and `second` (n, b) from unbiased estimates of the dependence of each pair."""
-    return float(_inner(*(_u_center(_gram(np.asarray(space, float))) for space in (first, second))))
 
 
 def _u_center(gram):
@@ -258,12 +251,7 @@ def permuted_diagonal_sums(table, orders):
     return table[np.arange(len(table)), orders].sum(1)
 
 
-def _permute_shapes(first, second, orders):
-    """The null (N,) of an inner product of two sides' shapes, averaged over crossed halves."""
-    return np.mean([permuted_inner_products(*shapes, orders) for shapes in _cross_halves(first, second)], axis=0)
-
-
-def plant_minimum_detectable(unrelated, noise, ceiling, between, *, level=LEVEL, mix=lambda share: (1 - share, share)):
+def plant_minimum_detectable(unrelated, noise, ceiling, between, *, level, mix):
     """The smallest value of an inner product of two unit shapes that a test at `level` detects with power POWER.
 
     An effect is planted: the second side is replaced by a mixture of 1 − s parts of that side with its facts permuted,
@@ -284,73 +272,72 @@ def plant_minimum_detectable(unrelated, noise, ceiling, between, *, level=LEVEL,
     return np.nan
 
 
-def _test_level(pair):
-    """The level of a comparison's test: Bonferroni's for the primary ones."""
-    return LEVEL / len(PRIMARY_COMPARISONS) if pair in PRIMARY_COMPARISONS.values() else LEVEL
+class Product(NamedTuple):
+    """How an inner product of two factors of norm 1 changes with the facts; N orders are (N, n)."""
+
+    leave_one_out: Callable  # first, second → the product without each fact (n,)
+    permuted: Callable  # first, second, orders → with the facts of the second in each of the orders (N,)
+    mix: Callable  # share → the weights of two parts in a factor of which the second is a planted share
 
 
-def _compare_geometry(halves, pairs, orders):
-    """{(pair, "debiased_cka"): `Finding`}."""
-    grams = {side: [_gram(half) for half in space] for side, space in halves.items()}
-    shapes = {side: [_u_center(gram) for gram in pair] for side, pair in grams.items()}
-    left_out = {
-        side: [_u_center(_restrict(gram, _other_facts(len(gram)))) for gram in pair] for side, pair in grams.items()
-    }
-    findings = {}
+def _compare_products(statistic, factors, pairs, orders):
+    """{(pair, statistic): `Finding`} of the inner products of `factors`, {side: those of its halves}."""
+    product, findings = PRODUCTS[statistic], {}
     for pair in pairs:
-        first, second = PAIRS[pair]
-        value = np.mean([_inner(*crossed) for crossed in _cross_halves(shapes[first], shapes[second])])
-        without = np.mean([_inner(*crossed) for crossed in _cross_halves(left_out[first], left_out[second])], axis=0)
-        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
-        null = _permute_shapes(shapes[first], shapes[second], orders)
-        finding = _make_finding(value, ends, null, _compute_ceiling(shapes[first], shapes[second], _inner))
+        first, second = (factors[side] for side in PAIRS[pair])
+        crossed = _cross_halves(first, second)
+        value = np.mean([_inner(*two) for two in crossed])
+        without = np.mean([product.leave_one_out(*two) for two in crossed], axis=0)
+        ends = contrasts.jackknife(value, [without], bounded=True)[1:]
+        null = _permute_crossed(statistic, first, second, orders)
+        finding = _make_finding(value, ends, null, _compute_ceiling(first, second, _inner))
         if not np.isnan(finding.ceiling):
-            half, other_half, second_half = *shapes[first], shapes[second][1]
+            half, other_half, second_half = *first, second[1]
             parts = (
-                permuted_inner_products(half, second_half, orders),
-                permuted_inner_products(half, other_half, orders),
+                product.permuted(half, second_half, orders),
+                product.permuted(half, other_half, orders),
                 _inner(half, other_half),
-                permuted_inner_products(other_half, second_half, orders),
+                product.permuted(other_half, second_half, orders),
             )
-            detectable = plant_minimum_detectable(*parts, level=_test_level(pair))
+            is_primary = statistic == PRIMARY_STATISTIC and pair in PRIMARY_COMPARISONS.values()
+            level = LEVEL / len(PRIMARY_COMPARISONS) if is_primary else LEVEL  # Bonferroni's
+            detectable = plant_minimum_detectable(*parts, level=level, mix=product.mix)
             finding = finding._replace(minimum_detectable=detectable)
-        findings[pair, "debiased_cka"] = finding
+        findings[pair, statistic] = finding
     return findings
 
 
-def _compare_cosines(halves, pairs, orders):
-    """{(pair, "cosine_similarity"): `Finding`}."""
-    units = {side: [_standardize(half) for half in space] for side, space in halves.items()}
-    findings = {}
-    for pair in pairs:
-        first, second = (units[side] for side in PAIRS[pair])
-        tables = [half @ other.T for half, other in _cross_halves(first, second)]
-        value = np.mean([np.trace(table) for table in tables])
-        without = np.mean([_cosine_leave_one_out(*crossed) for crossed in _cross_halves(first, second)], axis=0)
-        ends = contrasts.jackknife(value, without, contrasts.CHANGES)[1:]
-        null = np.mean([permuted_diagonal_sums(table, orders) for table in tables], axis=0)
-        ceiling = _compute_ceiling(first, second, lambda half, other: (half * other).sum())
-        finding = _make_finding(value, ends, null, ceiling)
-        if not np.isnan(finding.ceiling):
-            with_second, with_other_half = first[0] @ second[1].T, first[0] @ first[1].T
-            parts = (
-                permuted_diagonal_sums(with_second, orders),
-                permuted_diagonal_sums(with_other_half, orders),
-                np.trace(with_other_half),
-                permuted_diagonal_sums(first[1] @ second[1].T, orders),
-            )
-            detectable = plant_minimum_detectable(*parts, mix=lambda share: (np.sqrt(1 - share), np.sqrt(share)))
-            finding = finding._replace(minimum_detectable=detectable)
-        findings[pair, "cosine_similarity"] = finding
-    return findings
+def _permute_crossed(statistic, first, second, orders):
+    """The null (N,) of an inner product of two sides' factors, averaged over crossed halves."""
+    permuted = PRODUCTS[statistic].permuted
+    return np.mean([permuted(*two, orders) for two in _cross_halves(first, second)], axis=0)
+
+
+def _cka_leave_one_out(first, second):
+    """Debiased CKA without each fact (n,), from two shapes (n, n)."""
+    n = len(first)
+    others = np.array([np.delete(np.arange(n), i) for i in range(n)])
+    return _inner(*(_u_center(_restrict(shape, others)) for shape in (first, second)))
 
 
 def _cosine_leave_one_out(first, second):
-    """`cosine_similarity` without each fact (n,), from unit sides (n, d): leaving one out moves the mean too."""
+    """Cosine similarity without each fact (n,), from unit sides (n, d): leaving one out moves the mean too."""
     n = len(first)
     products = [n / (n - 1) * (x * y).sum(1) for x, y in ((first, second), (first, first), (second, second))]
     with np.errstate(invalid="ignore", divide="ignore"):
         return ((first * second).sum() - products[0]) / np.sqrt((1 - products[1]) * (1 - products[2]))
+
+
+def _permute_cosines(first, second, orders):
+    return permuted_diagonal_sums(first @ second.T, orders)
+
+
+PRODUCTS = {
+    "debiased_cka": Product(_cka_leave_one_out, permuted_inner_products, lambda share: (1 - share, share)),
+    "cosine_similarity": Product(
+        _cosine_leave_one_out, _permute_cosines, lambda share: (np.sqrt(1 - share), np.sqrt(share))
+    ),
+}
 
 
 def linear_probe(train, test):
@@ -402,11 +389,6 @@ def _compare_by_probe(spaces, pairs, orders):
         null = permuted_diagonal_sums(confusion, orders) / n
         findings[pair, "linear_probe"] = _make_finding(share.estimate, share[1:], null, ceiling)
     return findings
-
-
-def _other_facts(n):
-    """The n − 1 other facts of each of n facts: (n, n − 1)."""
-    return np.array([np.delete(np.arange(n), i) for i in range(n)])
 
 
 def overlap_subsets(first, second, subsets, other_subsets, components):
@@ -481,7 +463,7 @@ def _compare_subspaces(spaces, halves, pairs, orders, groups, components, rng):
         same = np.mean([overlap(*two) for two in crossed], axis=0)
         null = np.mean([overlap(*two, repeated, permuted).reshape(count, -1) for two in crossed], axis=(0, 2))
         ceiling = _compute_ceiling(*(halves[side] for side in sides), lambda *two: overlap(*two).mean())
-        ends = contrasts.jackknife_halves(same, contrasts.CHANGES)[1:]
+        ends = contrasts.jackknife_halves(same)[1:]
         observed = same[:NULL_HALVES].mean()
         finding = _make_finding(same.mean(), ends, null, ceiling)
         if not np.isnan(finding.value):
@@ -552,31 +534,3 @@ def _standardize(space):
     """`space` centred and scaled to norm 1."""
     centred = space - space.mean(0)
     return centred / max(np.linalg.norm(centred), np.finfo(float).tiny)
-
-
-def _fit_pca(space, components):
-    with np.errstate(invalid="ignore"):  # identical facts have no variance to take shares of
-        return PCA(components, svd_solver="full").fit(space)
-
-
-def _encode_groups(groups, n):
-    """The groups as integers (n,); one group without `groups`."""
-    groups = np.zeros(n, int) if groups is None else np.unique(groups, return_inverse=True)[1]
-    if groups.shape != (n,):
-        raise ValueError(f"symmetry: {len(groups)} groups for {n} facts; give one group for each fact")
-    return groups
-
-
-def _check_arrays(arrays):
-    """Convert `arrays`, {side: (P, n, d)}, to float64; refuse other shapes, different n, and infinite values."""
-    arrays = {side: np.asarray(array, float) for side, array in arrays.items()}
-    for side, array in arrays.items():
-        if array.ndim != 3:
-            raise ValueError(f"symmetry: {side} has shape {array.shape}; arrays are parts × facts × width")
-        facts = next(iter(arrays.values())).shape[1]
-        if array.shape[1] != facts:
-            raise ValueError(f"symmetry: {side} has {array.shape[1]} facts; the other arrays have {facts}")
-        if not np.isfinite(array).all():
-            fact = np.flatnonzero(~np.isfinite(array).all((0, 2)))[0]
-            raise ValueError(f"symmetry: {side} is not finite at fact {fact}; leave the fact out of all arrays")
-    return arrays

@@ -21,7 +21,7 @@ from .vocabulary import (
 )
 
 PAIRS_OF = {"value": [pair for pair in PAIRS if pair not in WITHOUT_VALUES], "activation": WITHOUT_VALUES}
-FIRST_COLUMNS = ("model", "seed", "stage", "split", "layer", "layer_forward", "layer_reverse")
+FIRST_COLUMNS = ("model", "seed", "stage", "split", "layer")
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,32 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
     the share of values whose search took steps.
     """
     tables = {"outcomes": [], "symmetry": [], "spectra": [], "pca": []}
-    runs = {name: _open_vectors(folder, pairs) for name, folder in folders.items()}
-    for name, stored in runs.items():
-        tables["outcomes"] += [
-            side.outcomes.assign(**_describe_run(name), split=split)
-            for pair, sides in zip(pairs, stored, strict=True)
-            for split, side in zip(pair, sides, strict=True)
+    tasks, searched = [], []
+    for name, folder in folders.items():
+        run = _describe_run(name)
+        stored = [
+            [storage_files.StoredVectors(Path(folder) / f"{split}.safetensors") for split in two] for two in pairs
         ]
+        for splits, sides in zip(pairs, stored, strict=True):
+            tables["outcomes"] += [
+                side.outcomes.assign(**run, split=split) for split, side in zip(splits, sides, strict=True)
+            ]
+        for label, layers in _label_layers(stored, peaks[name]).items():
+            shares = _share_searched(stored, layers)
+            values = [direction for direction, (share, n) in shares.items() if n and share >= 0.5]
+            columns = run | {"layer": label}
+            tasks += [(columns, kind, stored, layers, values) for kind in PAIRS_OF if values or kind == "activation"]
+            rows = [
+                columns | {"comparison": pair, "statistic": SEARCHED, "value": share, "n": n}
+                for pair, (share, n) in zip(REFERENCES, shares.values(), strict=True)
+                if n
+            ]
+            searched.append(pd.DataFrame(rows))
     # The matrices are so small that a second thread costs more than it saves, so each process has one.
     processes = job.threads if job else 1
     with joblib.parallel_config("loky", n_jobs=processes, inner_max_num_threads=1):
         results = joblib.Parallel(return_as="generator")(
-            joblib.delayed(_compare_layer)(*task, groups, statistics) for task in _list_tasks(runs, peaks)
+            joblib.delayed(_compare_layer)(*task, groups, statistics) for task in tasks
         )
         for message, layer_tables in results:
             for name, rows in layer_tables.items():
@@ -62,16 +76,10 @@ def compare(folders, *, pairs, groups, peaks, statistics, job=None):
                 job.log_line(message)
     if processes > 1:
         joblib.externals.loky.get_reusable_executor().shutdown()  # so that the CPU time of its processes is counted
-    for name, stored in runs.items():
-        tables["symmetry"] += _count_searches(stored, _label_layers(stored, peaks[name]), _describe_run(name))
+    tables["symmetry"] += searched
     tables = {name: _order_columns(pd.concat(parts, ignore_index=True)) for name, parts in tables.items()}
     tables["symmetry"] = similarity.adjust_for_layers(tables["symmetry"])
     return tables
-
-
-def _open_vectors(folder, pairs):
-    """The `StoredVectors` of each pair of splits: [[forward, reverse], …]."""
-    return [[storage_files.StoredVectors(Path(folder) / f"{split}.safetensors") for split in pair] for pair in pairs]
 
 
 def _describe_run(name):
@@ -80,50 +88,27 @@ def _describe_run(name):
     return {"model": model, "seed": int(stage.removeprefix("seed_")) if stage != BASE else pd.NA, "stage": stage}
 
 
-def _list_tasks(runs, peaks):
-    """Yield the arguments of `_compare_layer` for each layer of each run."""
-    for name, stored in runs.items():
-        for label, (forward_layer, reverse_layer) in _label_layers(stored, peaks[name]).items():
-            vectors = [(forward[forward_layer], reverse[reverse_layer]) for forward, reverse in stored]
-            shares = _share_searched(vectors)
-            values = [direction for direction, (share, n) in shares.items() if n and share >= 0.5]
-            columns = _layer_columns(label, forward_layer, reverse_layer)
-            for kind in PAIRS_OF if values else ("activation",):
-                yield name, columns, kind, *_concatenate(vectors, values=values if kind == "value" else ())
-
-
-def _share_searched(vectors):
-    """{direction: (share of its converged values whose search took steps, their number)} of pairs of `FactVectors`."""
+def _share_searched(stored, layers):
+    """{direction: (share of its converged values whose search took steps, their number)} at the layer of each."""
     shares = {}
-    for i, direction in enumerate(DIRECTIONS):
-        converged = sum(len(pair[i].converged) for pair in vectors)
-        searched = sum(len(pair[i].searched) for pair in vectors)
+    for i, (direction, layer) in enumerate(zip(DIRECTIONS, layers, strict=True)):
+        found = [sides[i].find_searched(layer) for sides in stored]
+        converged, searched = (sum(len(facts[part]) for facts in found) for part in (0, 1))
         shares[direction] = searched / converged if converged else np.nan, converged
     return shares
 
 
-def _count_searches(stored, layers, run_columns):
-    """Yield, by layer with values, the share of values whose search took steps, in the rows of REFERENCES."""
-    for label, (forward_layer, reverse_layer) in layers.items():
-        shares = _share_searched([(forward[forward_layer], reverse[reverse_layer]) for forward, reverse in stored])
-        rows = [
-            {"comparison": pair, "statistic": SEARCHED, "value": share, "n": n}
-            for pair, (share, n) in zip(REFERENCES, shares.values(), strict=True)
-            if n
-        ]
-        yield pd.DataFrame(rows).assign(**run_columns, **_layer_columns(label, forward_layer, reverse_layer))
-
-
-def _layer_columns(label, forward, reverse):
-    return {"layer": label, "layer_forward": forward, "layer_reverse": reverse}
-
-
-def _compare_layer(name, layer_columns, kind, arrays, facts, groups, statistics):
-    """A log message, and the tables of the comparisons of one `kind` between the `arrays` of the `facts`."""
-    rng = np.random.default_rng(statistics.seed)
-    options = {"components": statistics.components, "permutations": statistics.permutations}
-    options |= {"groups": [groups[fact] for fact in facts]}
-    compared = similarity.compare_all(arrays, rng=rng, pairs=PAIRS_OF[kind], **options)
+def _compare_layer(columns, kind, stored, layers, values, groups, statistics):
+    """A log message, and the tables of the comparisons of one `kind` between the vectors of one layer of a run."""
+    arrays, facts = _concatenate(stored, layers, values=values if kind == "value" else ())
+    compared = similarity.compare_all(
+        arrays,
+        pairs=PAIRS_OF[kind],
+        groups=[groups[fact] for fact in facts],
+        components=statistics.components,
+        permutations=statistics.permutations,
+        rng=np.random.default_rng(statistics.seed),
+    )
     shown = [pair for pair in SHOWN_COMPARISONS if pair in PAIRS_OF[kind]]
     sides = {side for pair in shown for side in PAIRS[pair] if ("value" in side) == (kind == "value")} & set(arrays)
     scatter = similarity.pca_pairs(arrays, pairs=shown)
@@ -132,8 +117,8 @@ def _compare_layer(name, layer_columns, kind, arrays, facts, groups, statistics)
         "spectra": similarity.spectra({side: arrays[side] for side in sorted(sides)}),
         "pca": scatter.assign(fact=[facts[i] for i in scatter.fact]),
     }
-    message = f"{name}, layer {layer_columns['layer']}: {kind}s of {len(facts)} facts"
-    return message, {table: rows.assign(**_describe_run(name), **layer_columns) for table, rows in tables.items()}
+    message = f"{columns['model']}/{columns['stage']}, layer {columns['layer']}: {kind}s of {len(facts)} facts"
+    return message, {table: rows.assign(**columns) for table, rows in tables.items()}
 
 
 def _label_layers(stored, peaks):
@@ -142,11 +127,12 @@ def _label_layers(stored, peaks):
     return peak | {str(layer): (layer, layer) for layer in stored[0][0]}
 
 
-def _concatenate(pairs, *, values):
-    """The arrays of all pairs of `FactVectors`, one pair's facts after the other's, and their ids.
+def _concatenate(stored, layers, *, values):
+    """The arrays of all pairs of splits, each direction at its layer, one pair's facts after the other's; and the ids.
 
     Groups may have different numbers of templates: as many parts are used as all of them have.
     """
+    pairs = [[side[layer] for side, layer in zip(sides, layers, strict=True)] for sides in stored]
     paired = [storage_files.pair_directions(*pair, values=values) for pair in pairs]
     arrays = {}
     for name in paired[0][0]:

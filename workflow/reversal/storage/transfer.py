@@ -69,9 +69,9 @@ def _mean_change(change):
 def summarize_gradients(table):
     """Means over facts of the rows of `gradients.compare`: a row for each run, part of the network, and comparison.
 
-    Columns: those of RUN, measure, part, against, n, own and others (mean cosines), value (their difference, paired by
-    fact), ci_low, ci_high, p; and, against the reverse, transfer with transfer_low and transfer_high: when a small step
-    lowers the forward loss by one nat, how much the fact's reverse loss falls, minus that of other facts.
+    Columns: those of RUN, measure, part, against, n, value (the mean cosine less that with other facts), ci_low,
+    ci_high; and, against the reverse, transfer with transfer_low and transfer_high: when a small step lowers the
+    forward loss by one nat, how much the fact's reverse loss falls, minus that of other facts.
     """
     records = []
     for keys, run in table.groupby([*RUN, "measure", "part"], sort=False):
@@ -79,13 +79,12 @@ def summarize_gradients(table):
         forward = run[run.against == "forward"]["product"]
         for against, rows in run.groupby("against", sort=False):
             transfer = UNKNOWN
-            if against == "reverse" and len(forward):
+            if against == "reverse":
                 difference = rows["product"] - rows.product_others
                 transfer = contrasts.ratio(difference.to_numpy(), forward.reindex(difference.index).to_numpy())
-            cosines = rows[["cosine", "cosine_others"]].mean()
             value = _mean_change(rows.cosine - rows.cosine_others)
-            records.append((*keys, against, len(rows), *cosines, *value, rows.p.iloc[0], *transfer))
-    columns = [*RUN, "measure", "part", "against", "n", "own", "others", "value", "ci_low", "ci_high", "p"]
+            records.append((*keys, against, len(rows), *value, *transfer))
+    columns = [*RUN, "measure", "part", "against", "n", "value", "ci_low", "ci_high"]
     return pd.DataFrame(records, columns=[*columns, "transfer", "transfer_low", "transfer_high"])
 
 
@@ -106,7 +105,7 @@ TESTS = {
     "gradients": {"measure": "gradient"},
     "attributions": {"measure": "attribution"},
 }
-POWER_AT = (9, 30)  # facts
+POWER_AT = 30  # facts
 SHARING = ("people", "part", "scale")  # of a store
 RECALL = {
     "recall": ("paraphrase", "fact"),
@@ -123,9 +122,9 @@ def summarize_tests(edits, gradients, stores):
     known storage what they share, {model: {"people", "part", "scale"}}. Columns: model, people and part (shared, empty
     where unknown), scale, test, edited, seeds, n (facts), value (transfer), ci_low, ci_high; recall after an edit, of
     the edited fact and of others, in the edited direction (recall, recall_others) and in reverse (reverse,
-    reverse_others); and for networks that share everything, power_9 and power_30: the probability that one network of
-    so many facts is told from the network of separate storage and the same scale, that is, that its 95% interval lies
-    above what that network shows.
+    reverse_others); and for networks that share everything, power_30: the probability that one network of so many facts
+    is told from the network of separate storage and the same scale, that is, that its 95% interval lies above what that
+    network shows.
     """
     edits, gradients = edits[edits.stage != BASE], gradients[gradients.stage != BASE]
     records = []
@@ -150,13 +149,12 @@ def summarize_tests(edits, gradients, stores):
     columns = ["model", *SHARING, "test", "edited", "seeds", "n", "value", "ci_low", "ci_high", *RECALL, "error"]
     table = pd.DataFrame(records, columns=columns)
     separate = table[table.people == 0].set_index(["scale", "test", "edited"]).value
-    for facts in POWER_AT:
-        table[f"power_{facts}"] = [
-            _compute_power(row.value - separate[row.scale, row.test, row.edited], row.error / np.sqrt(facts))
-            if row.people * row.part == 1 and (row.scale, row.test, row.edited) in separate.index
-            else np.nan
-            for row in table.itertuples()
-        ]
+    table["power_30"] = [
+        _compute_power(row.value - separate[row.scale, row.test, row.edited], row.error / np.sqrt(POWER_AT))
+        if row.people * row.part == 1 and (row.scale, row.test, row.edited) in separate.index
+        else np.nan
+        for row in table.itertuples()
+    ]
     return table.drop(columns="error")
 
 
