@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 import yaml
@@ -10,6 +10,7 @@ from input_fixtures import change_key
 from jsonschema import Draft202012Validator
 from snakemake.utils import update_config
 
+from reversal.recall.sampling import Sampling
 from reversal.study import configuration
 from reversal.study.resolve import Objective, merge_defaults
 
@@ -203,6 +204,8 @@ def test_the_schema_says_type_meaning_and_default_of_every_key_in_its_place(root
     defaults = {path.removeprefix("models.*.objective."): node.get("default") for path, node, _, _ in keys}
     for key, value in asdict(Objective()).items():
         assert defaults[key] == value
+    keys_of_sampling = {path.removeprefix("sampling.") for path, *_ in keys if path.startswith("sampling.")}
+    assert keys_of_sampling == {"steps", *(field.name for field in fields(Sampling))} - {"precision"}
 
 
 def test_every_key_of_the_configuration_has_a_comment_or_a_commented_section(root):

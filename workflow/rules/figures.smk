@@ -60,6 +60,14 @@ for file in sorted((ROOT / "paper/reference").glob("*/*.csv")):
         REFERENCE.setdefault(file.parent.name, []).append(file.stem)
 
 
+for name, figure in registry.FIGURES.items():
+    if unknown := {*figure.inputs} - {*TABLES, *SOURCES}:
+        sys.exit(
+            f"error: figures/registry.py: {name} is drawn from {', '.join(unknown)}, which is neither a table of the "
+            "registry nor among the SOURCES of figures.smk"
+        )
+
+
 def can_draw(figure):
     """Whether this study has all that a figure is drawn from."""
     traced = {"traces", "example_completions"} if "tracing" in DISABLED_STAGES else set()
@@ -70,7 +78,8 @@ def find_reference_figure(name):
     """A figure, its inputs and its options, drawn of a reference run; its name is <run>_<figure>."""
     run, _, like = name.partition("_")
     if run not in REFERENCE or like not in registry.FIGURES:
-        sys.exit(f"error: {' or '.join(ARTICLE)} shows a figure {name}, which is not in figures/registry.py")
+        reason = "which this study cannot draw" if name in registry.FIGURES else "which is not in figures/registry.py"
+        sys.exit(f"error: {' or '.join(ARTICLE)} shows a figure {name}, {reason}")
     provenance = json.loads((ROOT / f"paper/reference/{run}/provenance.json").read_text(encoding="utf-8"))
     figure = registry.label_reference(like, run)
     inputs = {kind: shipped(f"paper/reference/{run}/{kind}.csv") for kind in figure.inputs}

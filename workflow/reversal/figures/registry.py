@@ -1,7 +1,8 @@
 """Every figure and table of the study in one place: what it is called, what draws it, from what, and what it shows.
 
 The rules, Snakemake's report, the article and the tests read this. To add a figure, write its function and its entry
-here; nothing else lists figures. Every job reads the rules, and with them this module: it imports nothing slow.
+here. A report shows every figure that its study can draw; the article shows those that paper/article.md and
+paper/appendices.md name. Every job reads the rules, and with them this module: it imports nothing slow.
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ SECTIONS = (
     *("What lifts the curse", "Causal tracing", "Symmetry of keys and values", "Rank-one edits", "Fine-tuned edits"),
     *("Shared or separate storage", "Reference runs", "Claims"),
 )
+NEEDS = ("diffusion", "trained", "untrained")
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Figure:
 
     `function` is "module.function" of this package: it takes `inputs` by position and `options` by keyword. An input is
     a kind that `inputs.READERS` knows, or else the name of a table. `needs` says which studies have the figure:
-    "diffusion" those with a diffusion model, "trained" those that train facts, "untrained" those that test bases.
+    those with a "diffusion" model, those that train facts ("trained") or test bases ("untrained").
     A `caption` stands alone; {…} in `alt`, its text for readers who do not see it, is filled with values of the data.
     """
 
@@ -32,9 +34,16 @@ class Figure:
     alt: str
     needs: tuple[str, ...] = ()
     options: tuple[str, ...] = ("models",)
-    is_default: bool = True  # made by a plain run; others are targets of their own
+    is_default: bool = True  # shown in every report; others are targets of their own
 
     def __post_init__(self):
+        if self.section not in SECTIONS:
+            raise ValueError(f"{self.function}: section is {self.section!r}; allowed: {', '.join(SECTIONS)}")
+        for name in ("inputs", "needs", "options"):
+            if not isinstance(getattr(self, name), tuple):
+                raise TypeError(f"{self.function}: {name} is {getattr(self, name)!r}; write a tuple, with a comma")
+        if unknown := {*self.needs} - {*NEEDS}:
+            raise ValueError(f"{self.function}: needs has {', '.join(unknown)}; allowed: {', '.join(NEEDS)}")
         for name in ("caption", "alt"):
             object.__setattr__(self, name, " ".join(getattr(self, name).split()))
 

@@ -11,7 +11,7 @@ from ..common import batches
 from ..common.errors import UserError
 from ..models import network
 from ..models.vocabulary import log_snr
-from ..study.resolve import MASK_ONLY_SAMPLING
+from ..study.configuration import MASK_ONLY_SAMPLING
 from .sampling import (
     FIXED,
     MASKED,

@@ -16,7 +16,6 @@ from ..common.errors import UserError
 from ..data import generated
 from ..data.facts import DIRECTIONS
 from .resolve import (
-    MASK_ONLY_SAMPLING,
     Objective,
     find_disabled_stages,
     is_built_by_workflow,
@@ -34,6 +33,8 @@ SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
 # What config.json calls the number of layers, and of positions, in different architectures.
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+# Settings of the sampler that only masks support, and their values for other noise.
+MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
 LAYER_SETTINGS = (("keyvalue", "layers"), ("keyvalue", "value_layers"), ("rank_one_edits", "layers"))
 
 

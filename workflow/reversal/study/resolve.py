@@ -12,9 +12,6 @@ from pathlib import Path
 
 import yaml
 
-# Settings of the sampler that only masks support, and their values for other noise.
-MASK_ONLY_SAMPLING = {"order": "confidence", "temperature": 0, "block": None, "remasking": "none"}
-
 
 @dataclass(frozen=True)
 class Objective:
