@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from benchmarks.shapes import PUBLISHED, SMDM_1028M
 from reversal.data import berglund, generated
 from reversal.models import shards, smdm, tokens
-from reversal.models.layouts import LAYOUTS
+from reversal.models.layouts import find_layout
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,11 +35,11 @@ def write_weights(path, *, causal, seed, shape=SMDM_1028M):
     save_file(tensors, path)
 
 
-def write_checkpoint(folder, name, *, config, file_size=4 * 2**30):
+def write_checkpoint(folder, config, *, file_size=4 * 2**30):
     """Write a checkpoint in LLaDA's or Dream's layout with random matrices, in files of a little over `file_size`."""
-    layout = LAYOUTS[name]
+    layout = find_layout(config, folder)
     with torch.device("meta"):
-        net = layout.kind(layout.configuration(config, name))
+        net = layout.kind(layout.configuration(config, folder))
     device = "cuda" if torch.cuda.is_available() else "cpu"  # billions of random numbers take minutes on a CPU
     generator, part, size, files = torch.Generator(device).manual_seed(0), {}, 0, {}
     names = [layout.rename(ours) for ours, _ in net.named_parameters()]
@@ -72,8 +72,7 @@ def full_size_study(config, *, data, epochs):
 
 def use_checkpoint(config, folder):
     """The study of `config` with the checkpoint in `folder` and the bundled autoregressive model."""
-    base = config["models"]["mdm"]["base"]
-    mdm = {"family": "diffusion", "base": base, base: {"folder": str(folder)}}
+    mdm = {"family": "diffusion", "base": "checkpoint", "checkpoint": {"folder": str(folder)}}
     ar = {"family": "autoregressive", "base": "folder", "folder": "data/base/ar"}
     return config | {"models": {"mdm": mdm, "ar": ar}}
 
@@ -119,7 +118,7 @@ def main():
     config = full_size_study(config, data=options.data, epochs=options.epochs)
     if options.study in PUBLISHED:
         published = PUBLISHED[options.study]
-        write_checkpoint(options.folder, options.study, config=published)
+        write_checkpoint(options.folder, published)
         write_tokenizer(options.folder / "tokenizer.json", sentences(options.data), published["vocab_size"], 20_000)
         study = use_checkpoint(config, options.folder)
     else:

@@ -2,7 +2,7 @@
 
 import torch
 
-from reversal.models.layouts import LAYOUTS
+from reversal.models.layouts import find_layout
 
 SMDM_1028M = {"vocab": 32000, "width": 1792, "layers": 20, "heads": 14, "mlp": 7168}  # AR-1028M's too
 # {base: the part of the published config.json that gives the shape}
@@ -41,7 +41,7 @@ PUBLISHED = {
 
 def published_network(name, device):
     """A network of LLaDA-8B's or Dream-7B's shape with random bfloat16 weights, in eval mode."""
-    layout = LAYOUTS[name]
+    layout = find_layout(PUBLISHED[name], name)
     config = layout.configuration(PUBLISHED[name], name)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)

@@ -16,9 +16,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from reversal.common.errors import UserError
 from reversal.data import facts, generated
-from reversal.models import folders, network, smdm, tokens
+from reversal.models import folders, layouts, network, smdm, tokens
 from reversal.models import hub as pins
-from reversal.models.layouts import DREAM
 from reversal.training import bases, pretraining
 
 GOLDEN = Path(__file__).parent / "golden/smdm"
@@ -300,17 +299,17 @@ def test_an_unpinned_checkpoint_is_pinned_fetched_and_converted(hub, tmp_path):
     Hub.files.update({file.name: file.read_bytes() for file in (tmp_path / "theirs").iterdir()})
     Hub.files.update({"modeling_dream.py": b"raise SystemExit", "README.md": b"#", "pytorch_model.bin": bytes(2000)})
     source = {"repo": "owner/model", "revision": "unpinned", "files": "unpinned"}
-    study = {"models": {"mdm": {"base": "dream", "dream": source}}}
-    pinned = pins.pin_study(study, **hub)["models"]["mdm"]["dream"]
+    study = {"models": {"mdm": {"base": "checkpoint", "checkpoint": source}}}
+    pinned = pins.pin_study(study, **hub)["models"]["mdm"]["checkpoint"]
     assert pinned["revision"] == COMMIT and set(pinned["files"]) == {
         file.name for file in (tmp_path / "theirs").iterdir()
     }
-    DREAM.convert(tmp_path / "base", **pinned, **hub)
+    layouts.convert(tmp_path / "base", **pinned, **hub)
     net, reader = network.load(tmp_path / "base", device="cpu")
     assert network.mask_id(net) == 311 and len(reader) == 318
     pinned["files"]["model-00002-of-00002.safetensors"] = "0" * 64
     with pytest.raises(network.ModelError, match="00002.safetensors: SHA-256 is .* expected 0000"):
-        DREAM.convert(tmp_path / "other", **pinned, **hub)
+        layouts.convert(tmp_path / "other", **pinned, **hub)
 
 
 def test_a_linked_model_folder_shares_its_weights_but_not_snakemakes_hidden_files(tmp_path):

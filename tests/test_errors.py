@@ -14,8 +14,7 @@ from snakemake.utils import update_config
 from reversal.common.errors import UserError
 from reversal.data import berglund, facts, generated, pairs
 from reversal.data import rows as user_rows
-from reversal.models import folders, network, smdm, tokens
-from reversal.models.layouts import LAYOUTS, LLADA
+from reversal.models import folders, layouts, network, smdm, tokens
 from reversal.study import machine, preflight
 from reversal.training import adapters, loop
 
@@ -195,11 +194,11 @@ def test_sources_of_a_checkpoint_of_smdm(tmp_path, change, expected):
 @pytest.mark.parametrize(
     "name, change, expected",
     [
-        ("llada", {"model_type": "llama"}, "model_type is 'llama'; allowed for a LLaDA: 'llada'"),
+        ("llada", {"model_type": "llama"}, "model_type is 'llama'; allowed for a checkpoint: llada, Dream"),
         ("llada", {"d_model": 128}, "has shape (320, 64), expected (320, 128)"),
         ("llada", {"mask_token_id": 320}, "mask_token_id is 320"),
         ("llada", {"mask_token_id": None}, "mask_token_id is None"),
-        ("llada", {"mask_token_id": 317}, "another id than eos_token_id"),
+        ("llada", {"mask_token_id": 317}, "another than eos_token_id"),
         ("llada", {"n_heads": 5}, "n_heads is 5; allowed: a divisor of 64"),
         ("dream", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; allowed for a Dream: 'silu'"),
         ("dream", {"rope_theta": None}, "rope_theta is None"),
@@ -208,7 +207,7 @@ def test_sources_of_a_checkpoint_of_smdm(tmp_path, change, expected):
 )
 def test_configurations_of_other_architectures(tmp_path, name, change, expected):
     with one_line_error(expected):
-        LAYOUTS[name].load(write_checkpoint(tmp_path, name, **change))
+        layouts.load(write_checkpoint(tmp_path, name, **change))
 
 
 def change_tensors(change):
@@ -238,7 +237,7 @@ SHARD, INDEX = "model-00002-of-00002.safetensors", "model.safetensors.index.json
 def test_shards(tmp_path, file, change, expected):
     change(write_checkpoint(tmp_path) / file)
     with one_line_error(expected):
-        LLADA.load(tmp_path)
+        layouts.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +246,11 @@ def test_shards(tmp_path, file, change, expected):
 )
 def test_tokenizers_of_other_networks(tmp_path, size, change, expected):
     with one_line_error(expected):
-        LLADA.convert(tmp_path / "base", folder=write_checkpoint(tmp_path, size=size, **change))
+        layouts.convert(tmp_path / "base", folder=write_checkpoint(tmp_path, size=size, **change))
 
 
 def test_a_published_checkpoint_configured_as_a_folder(tmp_path):
-    with one_line_error("config.json: model_type is 'llada'; it is read with base: llada"):
+    with one_line_error("config.json: model_type is 'llada'; it is read with base: checkpoint"):
         folders.copy(write_checkpoint(tmp_path / "net"), tmp_path / "base", causal=False)
 
 

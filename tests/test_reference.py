@@ -11,8 +11,7 @@ from benchmarks import full_size
 from benchmarks.shapes import PUBLISHED
 from docs import readme, reference
 from reversal.common import files
-from reversal.models import network, smdm, tokens
-from reversal.models.layouts import LAYOUTS
+from reversal.models import layouts, network, smdm, tokens
 from reversal.paper import costs
 from reversal.study import configuration
 
@@ -118,7 +117,7 @@ def test_the_study_of_full_size_is_valid_and_its_files_are_whole(root, tmp_path)
 @pytest.mark.parametrize("name", ["llada", "dream"])
 def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_are_whole(root, tmp_path, name):
     shape = json.loads((root / f"tests/golden/{name}/config.json").read_text())
-    full_size.write_checkpoint(tmp_path, name, config=shape, file_size=200_000)
+    full_size.write_checkpoint(tmp_path, shape, file_size=200_000)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     full_size.write_tokenizer(tmp_path / "tokenizer.json", full_size.sentences(None)[:50], shape["vocab_size"], 300)
     config = yaml.safe_load((root / f"studies/{name}.yaml").read_text())
@@ -126,7 +125,7 @@ def test_a_study_of_a_published_checkpoint_at_full_size_is_valid_and_its_files_a
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     config = reference.load_configuration(root / "config.yaml", tmp_path / "study.yaml")
     assert configuration.find_error(config, ["study.yaml", "config.yaml"]) is None
-    LAYOUTS[name].convert(tmp_path / "base", **config["models"]["mdm"][name])
+    layouts.convert(tmp_path / "base", **config["models"]["mdm"]["checkpoint"])
     net, tokenizer = network.load(tmp_path / "base", device="cpu")
     assert network.mask_id(net) == 311 and len(tokenizer) == network.vocab(net) == 320
     assert set(PUBLISHED[name]) <= set(shape) and PUBLISHED[name]["model_type"] == shape["model_type"]

@@ -155,39 +155,26 @@ rule base_lit_gpt:
         "../scripts/base_lit_gpt.py"
 
 
-rule base_llada:
-    """Start from a LLaDA checkpoint: a folder or a hub repository at a pinned revision, its tensors renamed."""
+rule base_checkpoint:
+    """Start from a published diffusion checkpoint (LLaDA, Dream): a folder, or a hub repository at a pinned revision."""
     input:
         files=source_files,
         code=library("base_checkpoint"),
     output:
         directory("<results>/models/{model}/base"),
     log:
-        "<results>/logs/base_llada/{model}.log",
+        "<results>/logs/base_checkpoint/{model}.log",
     benchmark:
-        "<results>/benchmarks/base_llada/{model}.tsv"
+        "<results>/benchmarks/base_checkpoint/{model}.tsv"
     wildcard_constraints:
-        model=models_from("llada"),
+        model=models_from("checkpoint"),
     priority: FIRST_OF_ALL
     conda:
         "../../envs/reversal.yaml"
     params:
-        kind="llada",
         source=setting("source"),
     script:
         "../scripts/base_checkpoint.py"
-
-
-use rule base_llada as base_dream with:
-    log:
-        "<results>/logs/base_dream/{model}.log",
-    benchmark:
-        "<results>/benchmarks/base_dream/{model}.tsv"
-    wildcard_constraints:
-        model=models_from("dream"),
-    params:
-        kind="dream",
-        source=setting("source"),
 
 
 rule bases:

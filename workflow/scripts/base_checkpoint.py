@@ -1,7 +1,7 @@
-"""Turn a checkpoint of LLaDA or Dream into the model that fine-tuning starts from."""
+"""Turn a published diffusion checkpoint into the model that fine-tuning starts from."""
 
 from reversal.common import jobs
-from reversal.models.layouts import LAYOUTS
+from reversal.models import layouts
 
 with jobs.job(snakemake):
-    LAYOUTS[snakemake.params.kind].convert(snakemake.output[0], **snakemake.params.source)
+    layouts.convert(snakemake.output[0], **snakemake.params.source)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..common.errors import UserError
 from ..common.files import CHECKSUMS, sha256
 
-PUBLISHED = {"llada": "llada", "Dream": "dream"}  # {model_type: the base that reads such checkpoints}
+PUBLISHED = ("llada", "Dream")  # model_types that `layouts` reads; it needs torch, and this module does not
 
 
 class ModelError(UserError):
@@ -44,10 +44,10 @@ def copy(path, output, *, causal):
     if not (Path(path) / "tokenizer.json").is_file():
         raise ModelError(f"{path}: no tokenizer.json; a base needs its tokenizer")
     config = read_json(Path(path) / "config.json")
-    if base := PUBLISHED.get(config.get("model_type")):
+    if config.get("model_type") in PUBLISHED:
         raise ModelError(
-            f"{path}/config.json: model_type is {config['model_type']!r}; it is read with base: {base}, {base}: "
-            f"{{ folder: {path} }}"
+            f"{path}/config.json: model_type is {config['model_type']!r}; it is read with base: checkpoint, "
+            f"checkpoint: {{ folder: {path} }}"
         )
     masked = config.get("mask_token_id") is not None
     if causal == masked:

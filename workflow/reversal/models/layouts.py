@@ -18,6 +18,8 @@ from . import folders, hub, network, shards, tokens
 from .folders import ModelError
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+OTHER_KEYS = ("num_key_value_heads", "max_position_embeddings", "vocab_size", "rope_theta", "rms_norm_eps")
+OTHER_KEYS += ("mask_token_id", "eos_token_id")
 
 
 class Layout(NamedTuple):
@@ -26,71 +28,45 @@ class Layout(NamedTuple):
     name: str
     kind: Any  # the transformers class that computes the same
     required: dict  # {key: value} that the checkpoint's configuration has to have, where it has the key
-    keys: dict  # {transformers' name of a size: the checkpoint's}, where they differ
+    keys: dict  # {transformers' name of a key: the checkpoint's}, where they differ
     context: int  # tokens, if the configuration has no such key
     eps: float  # of the norms, if the configuration has no such key
     rename: Callable  # from our name of a parameter to the checkpoint's
     shifted: bool  # whether a token is predicted at the position before it
 
-    def load(self, folder: str | Path, device="cpu", dtype: torch.dtype | None = None) -> PreTrainedModel:
-        """Load the network of a checkpoint (config.json and safetensors), in its own `dtype` or in another."""
-        source = Path(folder) / "config.json"
-        if not source.is_file():
-            raise ModelError(f"{source}: no such file; a checkpoint has config.json, *.safetensors and a tokenizer")
-        config = self.configuration(folders.read_json(source), source)
-        return shards.load_network(self.kind, config, folder, rename=self.rename, device=device, dtype=dtype)
-
     def configuration(self, original, source):
         """Translate a checkpoint's configuration (`original`, a dict from the file `source`) into transformers'."""
         for key, wanted in self.required.items():
-            # A configuration may leave out what its own code has as a default, except whose it is.
-            if (value := original.get(key, None if key == "model_type" else wanted)) != wanted:
+            # A configuration may leave out what its own code has as a default.
+            if (value := original.get(key, wanted)) != wanted:
                 raise ModelError(f"{source}: {key} is {value!r}; allowed for a {self.name}: {wanted!r}")
-        names = {key: self.keys.get(key, key) for key in (*SIZES, "num_key_value_heads", "max_position_embeddings")}
+        names = {key: self.keys.get(key, key) for key in (*SIZES, *OTHER_KEYS)}
         sizes = {key: _whole_number(original, names[key], source) for key in SIZES}
         width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
         if not heads or width % heads:
             raise ModelError(f"{source}: {names['num_attention_heads']} is {heads}; allowed: a divisor of {width}")
-        theta = original.get("rope_theta")
+        theta = original.get(names["rope_theta"])
         if type(theta) not in (int, float) or theta <= 0:  # a wrong guess would go unnoticed
-            raise ModelError(f"{source}: rope_theta is {theta!r}; allowed: a number above 0")
-        rows = "embedding_size" if original.get("embedding_size") else "vocab_size"
+            raise ModelError(f"{source}: {names['rope_theta']} is {theta!r}; allowed: a number above 0")
+        rows = "embedding_size" if original.get("embedding_size") else names["vocab_size"]
         config = self.kind.config_class(
             **sizes,
             vocab_size=_whole_number(original, rows, source),
             num_key_value_heads=original.get(names["num_key_value_heads"]) or sizes["num_attention_heads"],
             max_position_embeddings=original.get(names["max_position_embeddings"], self.context),
-            rms_norm_eps=original.get("rms_norm_eps", self.eps),
+            rms_norm_eps=original.get(names["rms_norm_eps"], self.eps),
             rope_parameters={"rope_type": "default", "rope_theta": theta},
             tie_word_embeddings=False,
         )
-        mask = _whole_number(original, "mask_token_id", source)
-        if mask >= config.vocab_size:
-            raise ModelError(f"{source}: mask_token_id is {mask}; allowed: an id within the {config.vocab_size} tokens")
-        eos = _whole_number(original, "eos_token_id", source)
-        if eos == mask:
-            raise ModelError(f"{source}: mask_token_id is {mask}; allowed: another id than eos_token_id")
+        mask, eos = (_whole_number(original, names[key], source) for key in ("mask_token_id", "eos_token_id"))
+        if mask >= config.vocab_size or mask == eos:
+            raise ModelError(
+                f"{source}: {names['mask_token_id']} is {mask}; allowed: an id within the {config.vocab_size} tokens, "
+                f"another than {names['eos_token_id']}"
+            )
         diffusion = {"is_causal": False, "mask_token_id": mask, "shifted": self.shifted}
         config.update(diffusion | {"bos_token_id": None, "pad_token_id": None, "eos_token_id": eos})
         return config
-
-    def convert(self, output, *, folder=None, repo=None, revision=None, files=None, **where):
-        """Turn a checkpoint and its tokenizer into a model folder.
-
-        The checkpoint is in a local `folder`, or in a hub repository at a pinned revision, with the SHA-256 of each of
-        its `files`.
-        """
-        folder = folder or hub.fetch_folder(repo, revision, files, **where)
-        net = self.load(folder)
-        tokenizer = tokens.read_checkpoint_tokenizer(folder, net.config.eos_token_id)
-        mask, size = network.mask_id(net), net.config.vocab_size
-        # Embeddings are padded to a round number of rows, so the tokenizer may have fewer tokens.
-        file = f"{folder}/tokenizer.json"
-        if len(tokenizer) > size:
-            raise ModelError(f"{file} has {len(tokenizer)} tokens, but the network {size}; it is another's")
-        if mask not in tokenizer.added_tokens_decoder:
-            raise ModelError(f"{file} has no special token {mask}, though mask_token_id says so; it is another's")
-        network.save(net, tokenizer, output)
 
 
 def _whole_number(config, key, source):
@@ -129,7 +105,6 @@ LLADA = Layout(
     "LLaDA",
     LlamaForCausalLM,
     required={
-        "model_type": "llada",
         "block_type": "llama",
         "activation_type": "silu",
         "layer_norm_type": "rms",
@@ -160,7 +135,6 @@ DREAM = Layout(
     "Dream",
     Qwen2ForCausalLM,
     required={
-        "model_type": "Dream",
         "hidden_act": "silu",
         "rope_scaling": None,
         "tie_word_embeddings": False,
@@ -173,4 +147,42 @@ DREAM = Layout(
     rename=str,
     shifted=True,
 )
-LAYOUTS = {"llada": LLADA, "dream": DREAM}  # by the `base` of the configuration that reads them
+LAYOUTS = {"llada": LLADA, "Dream": DREAM}  # by the model_type of a checkpoint's configuration
+
+
+def find_layout(config, source):
+    """The `Layout` of a checkpoint with a configuration (a dict from the file `source`)."""
+    if config.get("model_type") not in LAYOUTS:
+        allowed = ", ".join(LAYOUTS)
+        raise ModelError(f"{source}: model_type is {config.get('model_type')!r}; allowed for a checkpoint: {allowed}")
+    return LAYOUTS[config["model_type"]]
+
+
+def load(folder: str | Path, device="cpu", dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """Load the network of a checkpoint (config.json and safetensors), in its own `dtype` or in another."""
+    source = Path(folder) / "config.json"
+    if not source.is_file():
+        raise ModelError(f"{source}: no such file; a checkpoint has config.json, *.safetensors and a tokenizer")
+    original = folders.read_json(source)
+    layout = find_layout(original, source)
+    config = layout.configuration(original, source)
+    return shards.load_network(layout.kind, config, folder, rename=layout.rename, device=device, dtype=dtype)
+
+
+def convert(output, *, folder=None, repo=None, revision=None, files=None, **where):
+    """Turn a checkpoint and its tokenizer into a model folder.
+
+    The checkpoint is in a local `folder`, or in a hub repository at a pinned revision, with the SHA-256 of each of its
+    `files`.
+    """
+    folder = Path(folder or hub.fetch_folder(repo, revision, files, **where))
+    net = load(folder)
+    tokenizer = tokens.read_checkpoint_tokenizer(folder, net.config.eos_token_id)
+    mask, size = network.mask_id(net), net.config.vocab_size
+    # Embeddings are padded to a round number of rows, so the tokenizer may have fewer tokens.
+    file = folder / "tokenizer.json"
+    if len(tokenizer) > size:
+        raise ModelError(f"{file} has {len(tokenizer)} tokens, but the network {size}; it is another's")
+    if mask not in tokenizer.added_tokens_decoder:
+        raise ModelError(f"{file} has no special token {mask}, the network's mask; it is another's")
+    network.save(net, tokenizer, output)
