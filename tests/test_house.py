@@ -84,6 +84,14 @@ def test_logs_and_benchmark_files_are_named_after_their_rules():
             assert unmeasured & {name} or all(re.search(place, text) for place in places), name
 
 
+@pytest.mark.parametrize("profile", ["default", "gpu", "slurm", "slurm-many"])
+def test_profiles_name_rules_that_exist(profile):
+    settings = yaml.safe_load((ROOT / f"profiles/{profile}/config.yaml").read_text())
+    named = {*settings.get("set-resources", {}), *settings.get("set-threads", {})}
+    named |= {group.partition("=")[0] for group in settings.get("groups", [])}
+    assert named <= {*rules()}
+
+
 def test_scripts_are_short_and_alone_know_snakemake():
     for file in SCRIPTS:
         assert len(file.read_text().splitlines()) <= 40, file.name

@@ -80,7 +80,7 @@ def test_a_grouped_study_finishes_on_slurm_although_a_node_dies(lab, root, tmp_p
         "train": {("8000M", "20:00", "gres:gpu:1"), ("16000M", "40:00", "gres:gpu:1")},
         "recall": {("8000M", "20:00", "gres:gpu:1")},
         "trace": {("8000M", "10:00", "gres:gpu:1")},
-        "analysis": {("8000M", "50:00", "gres:gpu:1")},
+        "analysis": {("8000M", "40:00", "gres:gpu:1")},
     }
     assert "Trying to restart job" in log.read_text()
     assert ["train_ar" in comment for comment, *_ in lab.queue("node_fail")] == [True]
