@@ -56,7 +56,7 @@
     marked = link;
   }
   function unfold() { list.open = roomy.matches; }
-  // A link into an appendix opens it.
+  // A link into an appendix or the references opens them.
   function open() {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     for (let one = target; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
