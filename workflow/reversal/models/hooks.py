@@ -49,15 +49,19 @@ def _record(modules, select):
         yield recorded
 
 
-def overwrite(rows, positions, values):
-    """A hook that replaces a module's output with `values` (n, D) in each of `rows` (n,) at its `positions` (n,)."""
+def change_output(function):
+    """A hook that replaces a module's output (B, T, D) by `function` of it."""
 
     def hook(module, inputs, output):
-        states = _states(output)
-        changed = states.index_put((rows, positions), values.to(states.dtype))
+        changed = function(_states(output))
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     return hook
+
+
+def overwrite(rows, positions, values):
+    """A hook that replaces a module's output with `values` (n, D) in each of `rows` (n,) at its `positions` (n,)."""
+    return change_output(lambda states: states.index_put((rows, positions), values.to(states.dtype)))
 
 
 @contextmanager

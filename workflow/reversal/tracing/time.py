@@ -80,13 +80,7 @@ def make_predictor(net, corruptions):
 def _make_row_copy_hook(copies, device):
     """A hook that copies a module's output between rows of a batch: `copies` are (to row, position, from row)."""
     row, position, source = torch.tensor(copies, device=device).T
-
-    def hook(module, args, output):
-        states = output[0] if isinstance(output, tuple) else output
-        patched = states.index_put((row, position), states[source, position])
-        return (patched, *output[1:]) if isinstance(output, tuple) else patched
-
-    return hook
+    return hooks.change_output(lambda states: states.index_put((row, position), states[source, position]))
 
 
 def measure_timing(net, tokenizer, questions, sampling, steps, timing):
