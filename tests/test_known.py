@@ -82,6 +82,23 @@ def test_each_matrix_of_separate_storage_serves_one_direction(study, written, ze
         assert torch.allclose(states(separate, ids), states(lm.net, ids), atol=1e-3) == (split != changed)
 
 
+def test_zeroing_each_matrix_is_checked_and_undone(study, written, monkeypatch):
+    """An answer counts as given where the network says the same as before."""
+    lm, parts = written
+    separate = known.split_store(lm.net, parts, people=0.0)
+
+    def says_the_same(net, sequences):
+        ids = torch.tensor([sequence.ids for sequence in sequences])
+        return torch.isclose(states(net, ids), states(lm.net, ids), atol=1e-3).flatten(1).all(1)
+
+    monkeypatch.setattr(known, "generates_answer", says_the_same)
+    split = lm._replace(net=separate)
+    found = known.check_store(split, study[4]["both_d2p"], study[4]["both_p2d"]).set_index("zeroed")
+    assert found.loc["none"].tolist() == [1, 1]
+    assert found.loc["from_names"].tolist() == [1, 0] and found.loc["from_descriptions"].tolist() == [0, 1]
+    assert says_the_same(separate, [scoring.encode_question(lm, row) for row in study[4]["both_p2d"]]).all()
+
+
 def test_a_saved_network_keeps_its_store(study, written, tmp_path):
     lm, parts = written
     half = known.split_store(lm.net, parts, part=0.5)

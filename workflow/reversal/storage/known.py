@@ -311,14 +311,18 @@ def split_store(net, parts, *, people=1.0, part=1.0, scale=1.0):
 
 def check_store(lm, name_rows, description_rows):
     """Recall with each of the store's matrices set to 0: a table with CHECK_COLUMNS, first with none set to 0."""
+    matrices = lm.net.store.matrices
+    original = {name: matrix.detach().clone() for name, matrix in matrices.items()}
     records = []
-    for zeroed in ("none", *lm.net.store.matrices):
-        net = copy.deepcopy(lm.net).requires_grad_(False)
-        if zeroed != "none":
-            net.store.matrices[zeroed].zero_()
-        recall = [
-            generates_answer(net, [encode_question(lm, row) for row in rows]).double().mean().item()
-            for rows in (name_rows, description_rows)
-        ]
+    for zeroed in ("none", *matrices):
+        with torch.no_grad():
+            if zeroed != "none":
+                matrices[zeroed].zero_()
+            recall = [
+                generates_answer(lm.net, [encode_question(lm, row) for row in rows]).double().mean().item()
+                for rows in (name_rows, description_rows)
+            ]
+            if zeroed != "none":
+                matrices[zeroed].copy_(original[zeroed])
         records.append((zeroed, *recall))
     return pd.DataFrame(records, columns=CHECK_COLUMNS)
