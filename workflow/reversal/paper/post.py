@@ -109,7 +109,7 @@ class AlFolio:
     """Markdown for an al-folio site with the distill layout: kramdown, Liquid, MathJax, d-cite."""
 
     details = '<details markdown="1">'
-    explorer = "The page that stands alone (`index.html`) has an explorer of single generations here."
+    explorer = "The page that stands alone (`index.html`) has the lab, or an explorer of recorded answers, here."
 
     def __init__(self, slug):
         self.slug = slug
@@ -259,7 +259,7 @@ class Writer:
         return Markup(f"\n\n```yaml\n{written.translate(str.maketrans('', '', '`{}'))}```\n\n")
 
     def explorer(self):
-        """The explorer of single generations."""
+        """The lab or the explorer, where the medium has it."""
         return Markup(f"\n\n{self.medium.explorer}\n\n")
 
     def see(self, name):
