@@ -111,6 +111,7 @@ def main():
     parser.add_argument("--hardware", default=None, help="where the results were made elsewhere; then also --versions")
     parser.add_argument("--versions", default=None, help="with which packages there, as in 'python 3.12, torch 2.11.0'")
     parser.add_argument("--remark", default=None, help="what else the costs depend on, such as jobs that shared a GPU")
+    parser.add_argument("--caveat", default=None, help="what a reader of the results must know")
     options = parser.parse_args()
     if bool(options.hardware) != bool(options.versions):
         parser.error("--hardware and --versions belong together: this machine's versions are not those of another")
@@ -121,6 +122,7 @@ def main():
         "versions": options.versions and dict(part.split() for part in options.versions.split(",")),
         "commit": options.commit or provenance.commit(ROOT),
         "remark": options.remark,
+        "caveat": options.caveat,
     }
     store(
         ROOT / "results" / config["study"],

@@ -17,15 +17,15 @@ def aggregate(values, *, model, seed, split):
       "interaction" is the effect of corrupting both minus the sum of the two. In a diffusion model these tokens are all
       masked;
     - "sequential": the same, with each token given those before it, by which the two families compare.
-    - "per_token": the "change" from t1 to t2 of the nats lost for each token still to come, over facts whose answers
-      take more than one step.
+    - "per_token": by that score, the "change" from t1 to t2 of the nats lost for each token still to come, over facts
+      whose answers take more than one step.
     - "recall": share of right answers, by the step from which or until which something is corrupted.
     n counts facts.
     """
     rows = [
         *_average_total_effects(values, "total_effect"),
         *_average_total_effects(values, "sequential"),
-        *_average_per_token(values[values.reading == "total_effect"]),
+        *_average_per_token(values[values.reading == "sequential"]),
         *_average_recall(values[values.reading == "recall"]),
     ]
     table = pd.DataFrame(rows, columns=COLUMNS).assign(model=model, seed=seed, split=split)
