@@ -44,9 +44,7 @@ def _tables():
     tables = {file.stem: pd.read_csv(file, low_memory=False) for file in PAPER.glob("reference/seeds/*.csv")}
     tables = {name: table[table.seed == 1] if "seed" in table else table for name, table in tables.items()}
     objectives = pd.read_csv(PAPER / "reference/objectives/objectives.csv")
-    # What reference runs lack, because it came after them.
-    tables["symmetry"] = tables["symmetry"].assign(matched_mean=0.4, matched_p=0.5)
-    tables["trace_maps"] = tables["trace_maps"].replace({"statistic": {"rank": "raw"}})
+    # What reference runs do not store.
     spectra = {"model": "mdm", "stage": "seed_1", "layer": 0, "space": "value, forward", "component": 1, "share": 0.2}
     tables["symmetry_spectra"] = pd.DataFrame([spectra | {"effective_rank": 30.0, "n": 48}])
     return tables | {"objectives": objectives[objectives.model.isin(["mdm", "ar"])]}

@@ -88,21 +88,22 @@ def test_total_effects_are_those_of_canvases_with_replaced_tokens(families, fami
     for question, trace in zip(questions, traces, strict=True):
         rows = table[table.fact == question.row.fact]
         assert set(rows.step) == set(question.answer_steps)
-        for reading, score in (("total_effect", "log_probability"), ("sequential", "sequential")):
-            for corrupted, name in (("neither", "clean"), ("subject", "swap.corrupted")):
-                scored = rows[(rows.reading == reading) & (rows.corrupted == corrupted)].set_index("step").value
-                for step, value in zip(trace.steps, trace.arrays[f"{score}.{name}"], strict=True):
-                    assert step not in scored or scored[step] == pytest.approx(value, abs=1e-3)
+        for corrupted, name in (("neither", "clean"), ("subject", "swap.corrupted")):
+            scored = rows[rows.corrupted == corrupted].set_index("step").value
+            for step, value in zip(trace.steps, trace.arrays[f"sequential.{name}"], strict=True):
+                assert step not in scored or scored[step] == pytest.approx(value, abs=1e-3)
         later = rows[rows.corrupted == "revealed"]
         assert set(later.kind) <= {"mask", "swap"} and (family == "mdm") == ("mask" in set(later.kind))
         assert "t1" not in set(later.stage)
-        for row in later[(later.kind == "mask") & (later.reading == "total_effect")].itertuples():
-            canvas, remaining = question.step_input(net, row.step)
+        for row in later[later.kind == "mask"].itertuples():
+            _, remaining = question.step_input(net, row.step)
             revealed = [position for position in range(*question.answer) if position not in remaining]
-            canvas = timing.replace_tokens(canvas, revealed, [network.mask_id(net)] * len(revealed))
-            logs = network.logits(net, network.hidden(net, torch.tensor([canvas]))).log_softmax(-1)[0]
-            expected = sum(logs[position, token] for position, token in question.answer_pairs(net, remaining))
-            assert row.value == pytest.approx(expected.item(), abs=1e-3)
+            expected = 0.0
+            for canvas, positions in question.conditionals(net, row.step):
+                canvas = timing.replace_tokens(canvas, revealed, [network.mask_id(net)] * len(revealed))
+                logs = network.logits(net, network.hidden(net, torch.tensor([canvas]))).log_softmax(-1)[0]
+                expected += sum(logs[pair] for pair in question.answer_pairs(net, positions)).item()
+            assert row.value == pytest.approx(expected, abs=1e-3)
 
 
 def test_recall_is_measured_for_the_subject_and_for_every_module(families, tokenizer):  # noqa: F811
@@ -123,7 +124,7 @@ def test_recall_is_measured_for_the_subject_and_for_every_module(families, token
 def test_the_table_of_time_has_effects_and_recall():
     table = time_tables.aggregate(make_time_values("abcd", layers=1), model="m", seed=1, split="p2d_same")
     assert list(table.columns) == time_tables.COLUMNS
-    effect = table[(table.reading == "total_effect") & (table.stage == "t1") & (table.corrupted == "subject")]
+    effect = table[(table.reading == "sequential") & (table.stage == "t1") & (table.corrupted == "subject")]
     assert effect["mean"].item() == pytest.approx(np.mean([20 + i for i in range(4)])) and effect.n.item() == 4
     change = table[table.reading == "per_token"]["mean"].item()  # three tokens at t1, one at t2
     assert change == pytest.approx(3.5 - 21.5 / 3)

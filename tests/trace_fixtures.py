@@ -64,9 +64,8 @@ def make_time_values(facts, *, diffusion=True, layers=2, steps=4):
     """Values as `time.measure_timing` returns them: the subject is needed at first, then the revealed tokens."""
     rows = []
     for number, fact in enumerate(facts):
-        readings = itertools.product(("total_effect", "sequential"), enumerate(("t1", "between", "t2")))
-        for reading, (revealed, stage) in readings:
-            labels = {"fact": fact, "reading": reading, "stage": stage, "step": revealed, "revealed": revealed}
+        for revealed, stage in enumerate(("t1", "between", "t2")):
+            labels = {"fact": fact, "reading": "sequential", "stage": stage, "step": revealed, "revealed": revealed}
             labels |= {"remaining": 3 - revealed}
             rows += [labels | {"corrupted": "neither", "value": -1.0}]
             rows += [labels | {"corrupted": "subject", "value": -21.0 + 9 * revealed - number}]

@@ -252,8 +252,8 @@ FIGURES = {
         section="Causal tracing",
         caption="""Nats that the answer tokens still to come lose, with 95% intervals over facts, when the subject is
         corrupted, when the answer tokens already revealed are replaced or masked, and when both are. Where the lines
-        cross, the answer's own tokens take over from the subject. Where both families are drawn, each token is scored
-        given those before it; a point needs at least half of the facts.""",
+        cross, the answer's own tokens take over from the subject. Each token is scored given those before it; a point
+        needs at least half of the facts.""",
         alt="Line plots with intervals, against the number of answer tokens revealed: {courses}.",
         needs=("diffusion",),
     ),

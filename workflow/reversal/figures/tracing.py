@@ -430,10 +430,7 @@ def handover(table, *, models):
 
     `table` is time.csv, here and below. A point needs at least half of the facts.
     """
-    reading = "sequential"
-    if reading not in set(table.reading):  # by the other score, families do not compare
-        reading, models = "total_effect", {name: kind for name, kind in models.items() if kind == "diffusion"}
-    table = table[(table.reading == reading) & table.revealed.notna() & (table.n > 1)]
+    table = table[(table.reading == "sequential") & table.revealed.notna() & (table.n > 1)]
     table = table[table.seed == table.seed.min()]
     revealed = table[table.corrupted == "revealed"]
     traced = set(zip(revealed.model, revealed.split, strict=True))

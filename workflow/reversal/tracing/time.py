@@ -98,33 +98,32 @@ def measure_timing(net, tokenizer, questions, sampling, steps, timing):
 def measure_total_effects(net, questions):
     """Log-probabilities of the answer tokens still to come, with the subject, the revealed tokens or both corrupted.
 
-    At each step that reveals an answer token. By `reading`, the tokens to come are scored on the canvas of the step
-    ("total_effect"), where a diffusion network sees none of them, or each given those before it ("sequential").
-    `corrupted` is "neither", "subject", "revealed" or "both"; `kind` is what replaces a revealed token: "mask", where
-    the network has one, or the token of the partner's answer ("swap"), where that has as many tokens.
+    At each step that reveals an answer token. Each token to come is scored given those before it, by which the families
+    compare; the `reading` is "sequential". `corrupted` is "neither", "subject", "revealed" or "both"; `kind` is what
+    replaces a revealed token: "mask", where the network has one, or the token of the partner's answer ("swap"), where
+    that has as many tokens.
     """
     rows, requests, owners = [], [], []
     for question in questions:
         for step in question.answer_steps:
-            canvas, remaining = question.step_input(net, step)
+            remaining = question.step_input(net, step)[1]
             revealed = [position for position in range(*question.answer) if position not in remaining]
             replacements = {"mask": [network.mask_id(net)] * len(revealed)} if network.is_diffusion(net) else {}
             if question.contrast_answer:
                 other = question.contrast_answer
                 replacements["swap"] = [other[position - question.answer[0]] for position in revealed]
-            labels = {"fact": question.row.fact, "step": step, "stage": question.stage(step)}
+            labels = {"fact": question.row.fact, "reading": "sequential", "step": step, "stage": question.stage(step)}
             labels |= {"revealed": len(revealed), "remaining": len(remaining)}
             runs = [("neither", None, []), ("subject", None, [])]
             for kind, tokens in replacements.items() if revealed else ():
                 runs += [("revealed", kind, tokens), ("both", kind, tokens)]
-            parts = {"total_effect": [(canvas, remaining)], "sequential": question.conditionals(net, step)}
-            for (reading, canvases), (corrupted, kind, tokens) in itertools.product(parts.items(), runs):
-                for ids, positions in canvases:
+            for corrupted, kind, tokens in runs:
+                for ids, positions in question.conditionals(net, step):
                     ids = replace_tokens(ids, revealed if tokens else [], tokens)
                     ids = _swap_subject(question, ids) if corrupted in ("subject", "both") else ids
                     owners.append(len(rows))
                     requests.append((ids, question.answer_pairs(net, positions)))
-                rows.append(labels | {"reading": reading, "corrupted": corrupted, "kind": kind})
+                rows.append(labels | {"corrupted": corrupted, "kind": kind})
     value = np.bincount(owners, score_answers(net, requests), len(rows)) if rows else []
     return pd.DataFrame(rows, columns=COLUMNS).assign(value=value)
 

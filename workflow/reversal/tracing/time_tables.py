@@ -13,18 +13,15 @@ def aggregate(values, *, model, seed, split):
     """The rows of time.csv for one split: means over facts of the `values` that `time.measure_timing` returns.
 
     By `reading`:
-    - "total_effect": nats lost of the tokens still to come, by stage and by the number of revealed answer tokens;
-      "interaction" is the effect of corrupting both minus the sum of the two. In a diffusion model these tokens are all
-      masked;
-    - "sequential": the same, with each token given those before it, by which the two families compare.
-    - "per_token": by that score, the "change" from t1 to t2 of the nats lost for each token still to come, over facts
-      whose answers take more than one step.
+    - "sequential": nats lost of the tokens still to come, each given those before it, by stage and by the number of
+      revealed answer tokens; "interaction" is the effect of corrupting both minus the sum of the two.
+    - "per_token": the "change" of these nats from t1 to t2, for each token still to come, over facts whose answers take
+      more than one step.
     - "recall": share of right answers, by the step from which or until which something is corrupted.
     n counts facts.
     """
     rows = [
-        *_average_total_effects(values, "total_effect"),
-        *_average_total_effects(values, "sequential"),
+        *_average_total_effects(values[values.reading == "sequential"]),
         *_average_per_token(values[values.reading == "sequential"]),
         *_average_recall(values[values.reading == "recall"]),
     ]
@@ -36,8 +33,7 @@ def _make_row(labels, n, interval):
     return labels | {"n": n, "mean": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
 
 
-def _average_total_effects(values, reading):
-    values = values[values.reading == reading]
+def _average_total_effects(values):
     for axis in ("stage", "revealed"):
         for level, rows in values.groupby(axis, sort=False):
             # Where a fact has several steps in one stage, the middle one is taken: steps are never averaged.
@@ -54,7 +50,7 @@ def _average_total_effects(values, reading):
             for kind in [kind for corrupted, kind in effects if corrupted == "both"]:
                 effects["interaction", kind] = effects["both", kind] - effects["revealed", kind] - subject
             for (corrupted, kind), effect in effects.items():
-                labels = {"reading": reading, "corrupted": corrupted, "kind": kind, axis: level}
+                labels = {"reading": "sequential", "corrupted": corrupted, "kind": kind, axis: level}
                 yield _make_row(labels, effect.notna().sum(), intervals.mean(effect))
 
 
