@@ -50,7 +50,8 @@ def select_traces(table):
     leading = table.corruption == vocabulary.choose_corruption(table.corruption)
     first = table.window.isna() | (table.window == table.window[table.kind == "mlp"].min())
     chosen = leading & first & table.reading.isin(READINGS) & (table.stage == vocabulary.STAGES[0])
-    return table[chosen & table.score.isin(["log_probability", "sequential"])]
+    wanted = (table.score == "log_probability") | (table.score == "sequential") & (table.kind == "total")
+    return table[chosen & wanted]
 
 
 SELECTIONS = {  # tables of which some rows are stored

@@ -59,6 +59,12 @@ def test_extremes_of_seeds_have_no_interval(run):
     assert math.isnan(measured(run, where=where, pool="min").low)
 
 
+def test_an_interval_belongs_to_the_column_before_it(run):
+    RECALL.assign(others=0.5).to_csv(run.files["recall"], index=False)
+    found = measured(run, "others", where={"model": "mdm", "split": "d2p_reverse"})
+    assert found.estimate == 0.5 and math.isnan(found.low) and math.isnan(found.high)
+
+
 def test_what_a_run_does_not_have_is_not_measured(run):
     assert measured(run, where={"model": "gpt"}) is None
     assert numbers.measure(numbers.parse({"table": "other", "value": "x"}, "x"), run, "x") is None

@@ -115,9 +115,8 @@ def measure(quantity, run, source):
 
 def pool_rows(rows, quantity, source):
     """The `Interval` of a quantity in the `rows` that it is about; None where none of them has a value."""
+    require_column(rows, quantity.value, source)
     columns = [quantity.value, *_interval_columns(quantity.value, rows)]
-    for column in filter(None, columns):
-        require_column(rows, column, source)
     values = rows[quantity.value].astype(float)
     rows, values = rows[values.notna()], values[values.notna()]
     if rows.empty:
@@ -167,9 +166,9 @@ def _matches(values, wanted):
 
 
 def _interval_columns(value, table):
-    """The columns with the interval's ends, named like the value or ci_low and ci_high; None where there are none."""
-    usual = [(f"{value}_{end}", f"ci_{end}") for end in ("low", "high")]
-    return [next((column for column in names if column in table), None) for names in usual]
+    """The columns with the interval's ends: the next two, named like the value or ci_low and ci_high; or two Nones."""
+    following = list(table)[list(table).index(value) + 1 :][:2]
+    return following if following in ([f"{name}_low", f"{name}_high"] for name in (value, "ci")) else [None, None]
 
 
 def require_column(table, column, source):
