@@ -88,6 +88,9 @@ def logit_lens(table, *, models):
     return Drawing(figure, {"tests": "; ".join(described)})
 
 
+LABELLED = 0.05  # the least share that is written into its cell
+
+
 @styled
 def attention_heads(table, *, models):
     """Share of the total effect that each attention head recovers at the answer positions: heads by layers.
@@ -105,7 +108,7 @@ def attention_heads(table, *, models):
         rows = select_panel(table, panel)
         means = rows.pivot(index="layer", columns="head", values="mean").reindex(range(depth), columns=range(heads))
         image = axes.imshow(means, cmap=HEAT, vmin=0, vmax=1, aspect="auto")
-        for row in rows.itertuples() if heads <= 8 and depth <= 20 else ():
+        for row in rows[rows["mean"].abs() >= LABELLED].itertuples() if heads <= 8 and depth <= 20 else ():
             color = ink_on(image.to_rgba(min(max(row.mean, 0), 1)))
             axes.text(row.head, row.layer, percent(row.mean), ha="center", va="center", fontsize=SMALL, color=color)
         axes.invert_yaxis()
