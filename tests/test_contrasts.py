@@ -309,3 +309,4 @@ def test_a_mean_over_networks_covers_the_mean_of_all_such_networks(rng):
     assert 0.93 <= covered / 400 <= 1
     alone = contrasts.pool_seeds([1.0], [0.5], [2.0])
     assert alone == (1.0, 0.5, 2.0)
+    assert contrasts.pool_seeds([0.9, 1.0], [0.8, 0.9], [1.0, 1.0], contrasts.SHARES).high == 1

@@ -219,17 +219,18 @@ def ratio(above, below):
     return _reshape_interval([np.where(clear, part, np.nan).ravel() for part in parts], np.shape(n))
 
 
-def pool_seeds(estimates, lows, highs):
+def pool_seeds(estimates, lows, highs, limits=(-np.inf, np.inf)):
     """The mean over networks that differ in their seed alone, each with an interval over the same facts.
 
     The errors of the facts are assumed to be the same in every network, and the spread between networks is added: the
-    interval is for the mean over such networks and such facts. For a single network it is that network's own.
+    interval is for the mean over such networks and such facts, and ends at the `limits`. For a single network it is
+    that network's own.
     """
     estimates, lows, highs = (np.asarray(part, float) for part in (estimates, lows, highs))
     center, n = estimates.mean(), len(estimates)
     spread = _quantile(n - 1) * estimates.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
     below, above = (np.hypot(np.abs(ends - estimates).mean(), spread) for ends in (lows, highs))
-    return Interval(center, center - below, center + above)
+    return Interval(center, *np.clip([center - below, center + above], *limits))
 
 
 class Peak(NamedTuple):

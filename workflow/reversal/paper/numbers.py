@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 import yaml
 
-from ..common.contrasts import pool_seeds
+from ..common.contrasts import SHARES, pool_seeds
 from ..common.errors import UserError
 from ..common.intervals import Interval
 from ..figures.read import read_table
@@ -23,6 +23,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it is ten times a
 MINUS = "−"
 UNKNOWN = "–"
 EXTREMES = ("max", "min", "first")
+COUNTED = ("accuracy", "preferred")  # columns of shares of answers, which cannot pass 0% and 100%
 
 
 class Quantity(NamedTuple):
@@ -125,7 +126,8 @@ def pool_rows(rows, quantity, source):
         return Interval(float(getattr(values, quantity.pool)()), math.nan, math.nan)
     _require_one_row_per_seed(rows, columns, source)
     ends = [rows[column].astype(float) if column else pd.Series(math.nan, rows.index) for column in columns[1:]]
-    return pool_seeds(values, *ends)
+    limits = SHARES if quantity.value in COUNTED else (-math.inf, math.inf)
+    return pool_seeds(values, *ends, limits)
 
 
 def select(table, where, source, models):
