@@ -63,7 +63,9 @@ def test_a_reference_run_has_its_tables_its_costs_and_how_it_was_run(tmp_path, r
     in_results = {file.stem for file in results.glob("tables/*.csv")}
     assert {file.stem for file in folder.glob("*.csv")} == {*reference.TABLES} & in_results
     traces = pd.read_csv(folder / "causal_trace.csv")
-    assert len(traces) and set(traces.stage) == {"t1"} and set(traces.score) == {"log_probability"}
+    assert len(traces) and set(traces.stage) == {"t1"}
+    assert set(traces.score) == {"log_probability", "sequential"}
+    assert set(traces[traces.score == "sequential"].kind) == {"total"}
     reference.store(results, folder, config=config, tables=("costs",), commit="abc", study="random weights")
     assert {file.name for file in folder.iterdir()} == {"costs.csv", "provenance.json"}
 
