@@ -125,11 +125,8 @@ def test_a_claim_that_no_longer_holds_in_its_reference_run_stops_the_build_and_n
     for run in RUNS:
         shutil.copytree(PAPER / "reference" / run, tmp_path / run)
     table = pd.read_csv(tmp_path / "seeds/step_scaling.csv")
-    table.loc[(table.model == "mdm") & (table.split == "p2d_reverse"), ["accuracy", "ci_low", "ci_high"]] = (
-        0.2,
-        0.1,
-        0.3,
-    )
+    reverse = (table.model == "mdm") & (table.split == "p2d_reverse")
+    table.loc[reverse, ["accuracy", "ci_low", "ci_high"]] = [0.2, 0.1, 0.3]
     table.to_csv(tmp_path / "seeds/step_scaling.csv", index=False)
     study.reference = [str(tmp_path / "/".join(path.split("/")[-2:])) for path in study.reference]
     with pytest.raises(UserError, match="recalls most names") as caught:

@@ -218,8 +218,8 @@ FIGURES = {
         title="Single attention heads",
         section="Causal tracing",
         caption="""Share of the total effect of corrupting the subject that one attention head recovers, restored at the
-        answer positions alone, at t1. A dark cell is a head that brings the answer there by itself; several pale ones
-        in a layer share the work.""",
+        answer positions alone, at t1. Shares from 5% on are written in. A dark cell is a head that brings the answer
+        there by itself; several pale ones in a layer share the work.""",
         alt="Heat maps of attention heads by layers. The largest shares recovered: {largest}.",
     ),
     "logit_lens": Figure(
