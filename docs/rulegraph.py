@@ -18,9 +18,8 @@ def read_graph():
     dot = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = {key: re.sub("^figure_.*", "figures", name) for key, name in re.findall(r'(\d+)\[label = "([^"\\]+)', dot)}
     edges = [(names[before], names[after]) for before, after in re.findall(r"(\d+) -> (\d+)", dot)]
-    return networkx.transitive_reduction(
-        networkx.DiGraph((before, after) for before, after in edges if after not in ("all", before))
-    )
+    graph = networkx.DiGraph((before, after) for before, after in edges if after not in ("all", before))
+    return networkx.DiGraph(sorted(networkx.transitive_reduction(graph).edges))  # the order is that of the drawing
 
 
 def draw(graph, path):
