@@ -50,8 +50,8 @@ def select_traces(table):
     leading = table.corruption == vocabulary.choose_corruption(table.corruption)
     first = table.window.isna() | (table.window == table.window[table.kind == "mlp"].min())
     chosen = leading & first & table.reading.isin(READINGS) & (table.stage == vocabulary.STAGES[0])
-    wanted = (table.score == "log_probability") | (table.score == "sequential") & (table.kind == "total")
-    return table[chosen & wanted]
+    comparing = (table.score == "sequential") & (table.kind == "total")
+    return table[chosen & ((table.score == "log_probability") | comparing)]
 
 
 SELECTIONS = {  # tables of which some rows are stored

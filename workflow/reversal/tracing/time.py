@@ -117,8 +117,9 @@ def measure_total_effects(net, questions):
             runs = [("neither", None, []), ("subject", None, [])]
             for kind, tokens in replacements.items() if revealed else ():
                 runs += [("revealed", kind, tokens), ("both", kind, tokens)]
+            canvases = question.conditionals(net, step)
             for corrupted, kind, tokens in runs:
-                for ids, positions in question.conditionals(net, step):
+                for ids, positions in canvases:
                     ids = replace_tokens(ids, revealed if tokens else [], tokens)
                     ids = _swap_subject(question, ids) if corrupted in ("subject", "both") else ids
                     owners.append(len(rows))

@@ -20,9 +20,10 @@ def aggregate(values, *, model, seed, split):
     - "recall": share of right answers, by the step from which or until which something is corrupted.
     n counts facts.
     """
+    scores = values[values.reading == "sequential"]
     rows = [
-        *_average_total_effects(values[values.reading == "sequential"]),
-        *_average_per_token(values[values.reading == "sequential"]),
+        *_average_total_effects(scores),
+        *_average_per_token(scores),
         *_average_recall(values[values.reading == "recall"]),
     ]
     table = pd.DataFrame(rows, columns=COLUMNS).assign(model=model, seed=seed, split=split)
